@@ -1,0 +1,176 @@
+"""What can go wrong, as one exception tree: what, for which member, what was expected, and what the user can do.
+
+Every error has a stable `code`, the exit code that the CLI ends with, and a `remedy` (`docs/operations.md` has them all).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class GangflowError(Exception):
+    """The root. Raised as such only where nothing more precise can be said."""
+
+    code: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 1
+    remedy: ClassVar[str] = ""
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.advice = remedy or self.remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a spec."""
+
+    path: str
+    """Where: `members.rollout.replica_set.replicas`."""
+    value: str
+    """What stands there, as a short repr; empty when it is missing."""
+    expected: str
+    nearest: str = ""
+    """The nearest valid name, if the value looks like a slip of one."""
+    line: int = 0
+    """In the YAML file, from 1; 0 when it was not read from a file."""
+
+    def __str__(self) -> str:
+        where = f"line {self.line}: " if self.line else ""
+        got = f" (got {self.value})" if self.value else ""
+        hint = f"; did you mean {self.nearest!r}?" if self.nearest else ""
+        return f"{where}{self.path}: expected {self.expected}{got}{hint}"
+
+
+class SpecError(GangflowError, ValueError):
+    """A spec, a cluster description, an override or a resreq is wrong; nothing was created."""
+
+    code = "invalid_spec"
+    exit_code = 2
+    remedy = "correct the named paths; `gangflow render` checks a spec without submitting it"
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+
+class NotYetError(SpecError):
+    """Valid, but not enforced by this version: refused rather than silently dropped."""
+
+    code = "not_enforced"
+
+
+class XceError(GangflowError):
+    """XCE refused a call: its problem document, as an exception."""
+
+    code = "xce"
+
+    def __init__(self, message: str, *, status: int = 0, problem: str = "", remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.status = status
+        self.problem = problem or self.code
+        """The stable code of the problem document: `not_found`, `superseded`, `fenced`, `conflict`, …"""
+
+
+class NotFound(XceError):
+    code = "not_found"
+
+
+class Superseded(XceError):
+    """The call judged an incarnation that is not the newest any more, or wrote with a superseded task's token."""
+
+    code = "superseded"
+
+
+class Fenced(XceError):
+    """A newer coordinator (or controller) has taken over; this one must stop."""
+
+    code = "fenced"
+
+
+class Conflict(XceError):
+    """A compare-and-set lost, or a name is taken."""
+
+    code = "conflict"
+
+
+class Unauthorized(XceError):
+    code = "unauthorized"
+    remedy = "pass the cluster's token: GANGFLOW_TOKEN, or the token file beside its journal"
+
+
+class Unreachable(XceError):
+    """Nobody answers at the controller's URL; whatever it acknowledged is safe in its journal."""
+
+    code = "unreachable"
+    exit_code = 4
+    remedy = "check that the controller runs (`gangflow status`) and the URL; `gangflow up` starts one on its journal"
+
+
+class JournalError(GangflowError):
+    code = "journal"
+    exit_code = 5
+
+
+class JournalFull(JournalError):
+    """The disk is full. The batch was not acknowledged and did not act."""
+
+    code = "journal_full"
+    exit_code = 5
+    remedy = "free space on the journal's disk; the controller goes on by itself"
+
+
+class JournalLocked(JournalError):
+    """Another controller holds this journal."""
+
+    code = "journal_locked"
+    exit_code = 6
+    remedy = "stop the other controller, or name another journal"
+
+
+class JournalCorrupt(JournalError):
+    """A record's digest does not continue the chain: `seq` is the first that cannot be trusted."""
+
+    code = "journal_corrupt"
+    exit_code = 7
+    remedy = "restore the journal file from a copy; nothing was overwritten"
+
+    def __init__(self, message: str, *, seq: int = 0) -> None:
+        super().__init__(message)
+        self.seq = seq
+
+
+class JournalRegressed(JournalError):
+    """An agent has seen a later position of this journal, or another journal: this one is older than what runs."""
+
+    code = "journal_regressed"
+    exit_code = 8
+    remedy = "members run on; restore the newer journal, or stop the agents if this one is really meant to take over"
+
+
+class SetupError(GangflowError):
+    """Something on this machine cannot be started: Ray, an agent, a port."""
+
+    code = "setup"
+    exit_code = 9
+
+
+class GroupEnded(GangflowError):
+    """A group that was waited for did not succeed."""
+
+    code = "group_failed"
+    exit_code = 1
+
+    def __init__(self, message: str, *, group: str, state: str, cause: str) -> None:
+        super().__init__(message)
+        self.group = group
+        self.state = state
+        self.cause = cause
+
+
+class NoQuorum(GangflowError):
+    """Too few eligible rollouts for longer than `quorum_timeout`."""
+
+    code = "no_quorum"

@@ -1,0 +1,85 @@
+"""What the shells are asked to do. Idempotent by `TaskKey` or (claim, attempt), and re-derivable: `effects_due(state)` yields
+every effect that is still owed, so there is no separate queue of effects to lose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gangflow.xce.core.plan import ProbePlan
+from gangflow.xce.core.state import TaskKey
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Everything that a host agent needs to prepare and run one task."""
+
+    argv: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    """Design 3.10, but for `XCE_URL`, `XCE_TOKEN` and `TRACEPARENT`, which the controller's shell adds on delivery."""
+    cwd: str = ""
+    ports: tuple[tuple[str, int], ...] = ()
+    ready: ProbePlan | None = None
+    live: ProbePlan | None = None
+    grace_ms: int = 10_000
+    group_file: str = "{}"
+    """The JSON behind `XCE_GROUP_FILE`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    task: TaskKey
+    host: str
+    launch: Launch
+
+
+@dataclass(frozen=True, slots=True)
+class Unprepare:
+    task: TaskKey
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    task: TaskKey
+    host: str
+    token: str
+    """Of the preparation: an agent of another boot refuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """SIGTERM, grace, SIGKILL, verified; answered by `TaskExited`, also when the task is already gone or was never known."""
+
+    task: TaskKey
+    host: str
+    grace_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Provision:
+    claim: str
+    attempt: int
+    group: str
+    name: str
+    provider: str
+    parameters: tuple[tuple[str, str], ...]
+    slot: tuple[str, int] | None = None
+    hosts: tuple[str, ...] = ()
+    """Where the tasks that will use it were placed."""
+    retain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    claim: str
+    group: str
+    name: str
+    provider: str
+    path: str
+    retain: bool
+
+
+TaskEffect = Prepare | Unprepare | Start | Stop
+ClaimEffect = Provision | Release
+Effect = TaskEffect | ClaimEffect

@@ -1,0 +1,295 @@
+"""What happened: the only way in which the state changes. `evolve.apply(state, event)` is total over these.
+
+The journal keeps them (they are the decisions), watchers read them, and recovery is nothing but applying them again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gangflow.xce.core.plan import Cause, GroupPlan
+from gangflow.xce.core.state import (
+    Answer,
+    BudgetUse,
+    Claim,
+    Exit,
+    GroupState,
+    HostFacts,
+    HostState,
+    Next,
+    Reason,
+    SlotState,
+    Task,
+    TaskKey,
+    TaskPhase,
+)
+
+# --- the cluster ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TermStarted:
+    cluster_id: str
+    term: int
+    levels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HostRegistered:
+    facts: HostFacts
+    boot: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostChanged:
+    host: str
+    state: HostState
+    until_ms: int = 0
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSuperseded:
+    """An incarnation that may still run on a host and must be stopped there: an obligation."""
+
+    host: str
+    task: TaskKey
+
+
+@dataclass(frozen=True, slots=True)
+class SupersededGone:
+    host: str
+    task: TaskKey
+
+
+@dataclass(frozen=True, slots=True)
+class StraysSeen:
+    host: str
+    strays: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandAnswered:
+    key: str
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersForgotten:
+    keys: tuple[str, ...]
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSubmitted:
+    group: str
+    plan: GroupPlan
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlaced:
+    """All-or-nothing: every required slot has its allocation from here on. The group is PREPARING."""
+
+    group: str
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierReleased:
+    """The commit point of a start: every required slot is PREPARED, every claim READY. The group is STARTING."""
+
+    group: str
+    epoch: int
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TryVoided:
+    """A start that failed before the release (or before the group was ever RUNNING): nothing of it runs on."""
+
+    group: str
+    attempt: int
+    cause: str
+    message: str
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChanged:
+    """Any other edge of the group's life cycle."""
+
+    group: str
+    before: GroupState
+    state: GroupState
+    cause: str = ""
+    message: str = ""
+    goal: GroupState | None = None
+    until_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonNoted:
+    """Why a group (`member` empty) or a slot waits; None: it does not wait any more."""
+
+    group: str
+    reason: Reason | None
+    member: str = ""
+    index: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSpent:
+    group: str
+    use: BudgetUse
+
+
+@dataclass(frozen=True, slots=True)
+class FloorCrossed:
+    """A member fell below its floor (`since_ms` > 0) or is back above it (0)."""
+
+    group: str
+    member: str
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostExcluded:
+    group: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailureJudged:
+    """What a rule decided about a failure, for people and traces."""
+
+    group: str
+    member: str
+    index: int
+    incarnation: int
+    cause: Cause
+    rule: int
+    action: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorStarted:
+    group: str
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class ValueWritten:
+    group: str
+    name: str
+    value: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupForgotten:
+    """An ended group leaves the state (its records stay in the journal)."""
+
+    group: str
+
+
+# --- slots ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlaced:
+    """A new incarnation has its allocation."""
+
+    group: str
+    member: str
+    index: int
+    incarnation: int
+    epoch: int
+    tasks: tuple[Task, ...]
+    until_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SlotChanged:
+    """An edge of a slot's life cycle. It keeps its allocation unless `freed`."""
+
+    group: str
+    member: str
+    index: int
+    incarnation: int
+    before: SlotState
+    state: SlotState
+    next: Next | None = None
+    until_ms: int = 0
+    message: str = ""
+    freed: bool = False
+    """Its capacity returns with this event."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotExited:
+    """The incarnation is over and confirmed gone: DONE, EXIT or LOST, with how it ended."""
+
+    group: str
+    member: str
+    index: int
+    incarnation: int
+    before: SlotState
+    state: SlotState
+    exit: Exit
+    next: Next | None = None
+    until_ms: int = 0
+    freed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMoved:
+    """One task's phase changed: prepared (with a token), running (with a pid), ready, gone."""
+
+    task: TaskKey
+    host: str
+    phase: TaskPhase
+    token: str = ""
+    pid: int = 0
+
+
+# --- claims ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimChanged:
+    """The claim as it is now (made, provisioning, ready, failed, releasing, gone)."""
+
+    claim: Claim
+
+
+Event = (
+    TermStarted
+    | HostRegistered
+    | HostChanged
+    | TaskSuperseded
+    | SupersededGone
+    | StraysSeen
+    | CommandAnswered
+    | AnswersForgotten
+    | GroupSubmitted
+    | GroupPlaced
+    | BarrierReleased
+    | TryVoided
+    | GroupChanged
+    | ReasonNoted
+    | BudgetSpent
+    | FloorCrossed
+    | HostExcluded
+    | FailureJudged
+    | CoordinatorStarted
+    | ValueWritten
+    | GroupForgotten
+    | SlotPlaced
+    | SlotChanged
+    | SlotExited
+    | TaskMoved
+    | ClaimChanged
+)

@@ -1,0 +1,242 @@
+"""What the machine is told: commands (they get a reply), reports of agents and providers, and time.
+
+An input is journalled before it acts. It carries no time of its own: the `now_ms` of its batch is the only clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gangflow.xce.core.plan import Cause, GroupPlan
+from gangflow.xce.core.state import GroupState, HostFacts, TaskKey
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Who asks, and under which idempotency key. Part of every command."""
+
+    key: str = ""
+    """Idempotency key; empty: not remembered."""
+    digest: str = ""
+    """Of the request's method, path and body."""
+    term: int = 0
+    """A coordinator's term; 0: not a coordinator. An older term than the group's is refused (`fenced`)."""
+    actor: str = ""
+    """For the record: admin, owner, or the slot whose token was used."""
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitGroup:
+    plan: GroupPlan
+    request: Request = Request()
+
+
+@dataclass(frozen=True, slots=True)
+class EndGroup:
+    """Tear the group down to `goal` (CANCELLED by DELETE, FAILED by a coordinator or an operator)."""
+
+    group: str
+    goal: GroupState
+    cause: str = ""
+    message: str = ""
+    request: Request = Request()
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSlot:
+    """A coordinator's verdict on an incarnation; the rules decide. Not the newest incarnation: refused (`superseded`)."""
+
+    group: str
+    member: str
+    index: int
+    incarnation: int
+    cause: Cause
+    message: str = ""
+    request: Request = Request()
+
+
+@dataclass(frozen=True, slots=True)
+class RestartSlot:
+    """An operator's restart, outside rules and budgets; also brings a RETIRED slot back."""
+
+    group: str
+    member: str
+    index: int
+    incarnation: int
+    request: Request = Request()
+
+
+@dataclass(frozen=True, slots=True)
+class TakeCoordination:
+    """A coordinator starts: the reply carries the group's next coordinator term."""
+
+    group: str
+    request: Request = Request()
+
+
+@dataclass(frozen=True, slots=True)
+class PutValue:
+    """Compare-and-set of a small durable value; `expect` is the version that it replaces (0: must not exist; -1: any)."""
+
+    group: str
+    name: str
+    value: str
+    expect: int = -1
+    writer: TaskKey | None = None
+    """Of a task's token: a superseded one is refused."""
+    request: Request = Request()
+
+
+# --- reports: of agents, providers and the watcher of leases -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartTerm:
+    """A controller starts on this journal. The first one also names the cluster."""
+
+    cluster_id: str
+    levels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HostUp:
+    """An agent registered (or came back), with what runs there. `boot` changes when the agent restarts."""
+
+    facts: HostFacts
+    boot: str
+    inventory: tuple[TaskKey, ...] = ()
+    """Tasks that it holds, prepared or running, of this cluster_id."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostGone:
+    """The verdict that a host is dead: LOST now, FENCED (its capacity reusable) `fence_ms` later."""
+
+    host: str
+    fence_ms: int = 0
+    agent_only: bool = False
+    """The agent crashed with its host up: cause `agent_lost`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPrepared:
+    task: TaskKey
+    host: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRefused:
+    """The agent cannot prepare it (executable missing, port taken, …) and holds nothing of it."""
+
+    task: TaskKey
+    host: str
+    message: str
+    permanent: bool = False
+    """Would be refused on every try (a missing executable), unlike a port that somebody else took."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskUnprepared:
+    task: TaskKey
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStarted:
+    task: TaskKey
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReady:
+    """Its ready probe succeeded (edge)."""
+
+    task: TaskKey
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskUnready:
+    """Its ready probe fails again (edge)."""
+
+    task: TaskKey
+    host: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskExited:
+    """It ended, and every process of its tree is verified gone. `cause` None: code 0, or stopped as we asked."""
+
+    task: TaskKey
+    host: str
+    cause: Cause | None = None
+    code: int | None = None
+    signal: int | None = None
+    message: str = ""
+    stderr_tail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimReady:
+    claim: str
+    attempt: int
+    path: str
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimFailed:
+    claim: str
+    attempt: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimReleased:
+    claim: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Nothing but time. One that changes nothing is not journalled."""
+
+
+Command = SubmitGroup | EndGroup | ReportSlot | RestartSlot | TakeCoordination | PutValue
+Report = (
+    StartTerm
+    | HostUp
+    | HostGone
+    | TaskPrepared
+    | TaskRefused
+    | TaskUnprepared
+    | TaskStarted
+    | TaskReady
+    | TaskUnready
+    | TaskExited
+    | ClaimReady
+    | ClaimFailed
+    | ClaimReleased
+    | Tick
+)
+Input = Command | Report
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The outcome of a command. `code` is stable: `ok`, `not_found`, `superseded`, `fenced`, `conflict`, `invalid`, …"""
+
+    status: int = 200
+    code: str = "ok"
+    message: str = ""
+    fields: tuple[tuple[str, str | int], ...] = ()
+    """What it answers with: the group's id, a term, a version."""
+
+    @property
+    def ok(self) -> bool:
+        return self.status < 400
