@@ -1,0 +1,84 @@
+"""gangflow: co-start groups for RL post-training and LLM serving.
+
+All that a training script imports, loaded on first use: `import gangflow` costs milliseconds, and works where Ray is not
+installed (inside an inference container, for example).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gangflow.errors import GangflowError, GroupEnded, NoQuorum, SpecError, XceError
+    from gangflow.launch import Run, attach, launch
+    from gangflow.member.context import Context, context
+    from gangflow.specs.claims import Claim
+    from gangflow.specs.cluster import ClusterSpec, HostSpec
+    from gangflow.specs.coordinator import RLCoordinator
+    from gangflow.specs.document import dump, load
+    from gangflow.specs.failure import Backoff, FailureRule, Match
+    from gangflow.specs.group import Barrier, CoStartGroup, Placement, Recovery
+    from gangflow.specs.member import Job, ReplicaSet
+    from gangflow.specs.probes import ExecProbe, FileProbe, HttpProbe, TcpProbe
+
+_HOMES = {
+    "gangflow.errors": ("GangflowError", "GroupEnded", "NoQuorum", "SpecError", "XceError"),
+    "gangflow.launch": ("Run", "attach", "launch"),
+    "gangflow.member.context": ("Context", "context"),
+    "gangflow.specs.claims": ("Claim",),
+    "gangflow.specs.cluster": ("ClusterSpec", "HostSpec"),
+    "gangflow.specs.coordinator": ("RLCoordinator",),
+    "gangflow.specs.document": ("dump", "load"),
+    "gangflow.specs.failure": ("Backoff", "FailureRule", "Match"),
+    "gangflow.specs.group": ("Barrier", "CoStartGroup", "Placement", "Recovery"),
+    "gangflow.specs.member": ("Job", "ReplicaSet"),
+    "gangflow.specs.probes": ("ExecProbe", "FileProbe", "HttpProbe", "TcpProbe"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Backoff",
+    "Barrier",
+    "Claim",
+    "ClusterSpec",
+    "CoStartGroup",
+    "Context",
+    "ExecProbe",
+    "FailureRule",
+    "FileProbe",
+    "GangflowError",
+    "GroupEnded",
+    "HostSpec",
+    "HttpProbe",
+    "Job",
+    "Match",
+    "NoQuorum",
+    "Placement",
+    "RLCoordinator",
+    "Recovery",
+    "ReplicaSet",
+    "Run",
+    "SpecError",
+    "TcpProbe",
+    "XceError",
+    "attach",
+    "context",
+    "dump",
+    "launch",
+    "load",
+]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'gangflow' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME_OF])

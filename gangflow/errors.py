@@ -75,6 +75,8 @@ class XceError(GangflowError):
 
 
 class NotFound(XceError):
+    """No group, member, slot, claim or key of that name."""
+
     code = "not_found"
 
 
@@ -97,6 +99,8 @@ class Conflict(XceError):
 
 
 class Unauthorized(XceError):
+    """No token, a wrong one, or one whose role may not do this."""
+
     code = "unauthorized"
     remedy = "pass the cluster's token: GANGFLOW_TOKEN, or the token file beside its journal"
 
@@ -110,6 +114,8 @@ class Unreachable(XceError):
 
 
 class JournalError(GangflowError):
+    """The durable log cannot be opened, trusted or written."""
+
     code = "journal"
     exit_code = 5
 

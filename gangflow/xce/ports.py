@@ -11,6 +11,8 @@ from gangflow.xce.core.state import TaskKey
 
 
 class Clock(Protocol):
+    """Wall time, for the one place that is allowed to look at it."""
+
     def now_ms(self) -> int:
         """Milliseconds since the Unix epoch; never runs backwards within one process."""
         ...
@@ -18,6 +20,8 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogChunk:
+    """A piece of a task's log file."""
+
     text: str
     offset: int
     """Of the first byte of `text` in the file."""
@@ -44,6 +48,8 @@ class Hosts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Provisioned:
+    """What a provider made: the path that tasks see, and the host if it exists on one only."""
+
     path: str
     host: str = ""
 

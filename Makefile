@@ -1,0 +1,60 @@
+# `make demo` and `make test` do all of their set-up on a fresh machine; second runs reuse it.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready-dev
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export RAY_USAGE_STATS_ENABLED := 0
+
+.PHONY: demo test check bench fmt types lint fast sim nightly browser clean
+
+demo: $(READY)
+	@$(BIN)/gangflow run grpo preset=demo --demo
+
+# Everything but the `slow` tests; the browser is fetched from Debian's packages where that is possible.
+test: $(READY) browser
+	@$(BIN)/python -m pytest -m "not slow" -q
+
+check: $(READY) fmt lint types fast sim
+
+fmt: $(READY)
+	@$(BIN)/ruff format --check gangflow recipes integrations tests
+
+lint: $(READY)
+	@$(BIN)/ruff check gangflow recipes integrations tests
+	@$(BIN)/lint-imports --no-cache
+
+types: $(READY)
+	@$(BIN)/mypy
+
+fast: $(READY)
+	@$(BIN)/python -m pytest -m "not slow and not ray and not browser" -q tests/unit tests/property tests/architecture tests/conformance tests/recipes
+
+sim: $(READY)
+	@SEEDS=200 $(BIN)/python -m pytest -q tests/property/test_machine_stateful.py
+
+nightly: $(READY) browser
+	@SEEDS=2000 $(BIN)/python -m pytest -q
+
+bench: $(READY)
+	@$(BIN)/python tests/benchmarks/run_all.py
+
+browser:
+	@if ! command -v chromium >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing Debian's chromium for the dashboard test"; \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 \
+	    || echo "chromium cannot be installed here: the dashboard's browser test will be skipped"; \
+	fi
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gangflow needs Python 3.11 or newer; this is $$($(PYTHON) -V). Set PYTHON=…"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "Debian keeps venv in a package of its own: apt-get install python3-venv"; exit 1; }
+	@echo "setting up $(VENV) (about two minutes, once)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) out dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
