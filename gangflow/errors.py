@@ -98,6 +98,17 @@ class Conflict(XceError):
     code = "conflict"
 
 
+class Gone(XceError):
+    """The position to watch from is too old (or from another journal): list again, then watch from what that shows."""
+
+    code = "gone"
+
+    def __init__(self, message: str, *, seq: int = 0, status: int = 410) -> None:
+        super().__init__(message, status=status)
+        self.seq = seq
+        """Where the journal stands now."""
+
+
 class Unauthorized(XceError):
     """No token, a wrong one, or one whose role may not do this."""
 

@@ -1,0 +1,320 @@
+"""What is shown, as pydantic models (`messages` has the commands). All calls are under `/v1`.
+
+Every GET answer has `seq`, the journal position that it shows. Views ignore keys that they do not know, so that an older
+client reads a newer server; request bodies forbid them. Times are milliseconds since the Unix epoch (0: never), CPU in
+milli-CPU, memory in MiB, GPUs in thousandths.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+API = "/v1"
+TERM_HEADER = "XCE-Term"
+"""A coordinator's term, with every call of it."""
+KEY_HEADER = "Idempotency-Key"
+HEARTBEAT_BYTES = 4_096
+VALUE_BYTES = 262_144
+"""Of one key-value: small facts, not data."""
+
+
+class View(BaseModel):
+    """A part of an answer."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Body(BaseModel):
+    """A request body: an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+
+class ReasonView(View):
+    """Why a group or a slot waits. `code` is stable (`PendCode`); the text is for people."""
+
+    code: str
+    text: str = ""
+    shortfall: dict[str, int] = {}
+    """What is missing per resource in the best domain."""
+    domain: str = ""
+    blocker: str = ""
+    """The group that is ahead, or that holds the capacity."""
+    excluded: dict[str, int] = {}
+    """Constraint → number of hosts that it rules out."""
+
+
+class ExitView(View):
+    """How an incarnation ended; `cause` is None when it was stopped on purpose or ended with code 0."""
+
+    cause: str | None = None
+    incarnation: int
+    at_ms: int
+    code: int | None = None
+    signal: int | None = None
+    message: str = ""
+    stderr_tail: str = ""
+
+
+class GpuView(View):
+    """A share of one GPU."""
+
+    device: int
+    milli: int
+    """Thousandths of the device."""
+
+
+class TaskView(View):
+    """One process tree of a slot's present incarnation, with its allocation."""
+
+    index: int
+    host: str
+    address: str
+    phase: str
+    pid: int = 0
+    ports: dict[str, int] = {}
+    gpus: tuple[GpuView, ...] = ()
+    counters: dict[str, int] = {}
+    started_ms: int = 0
+
+
+class SlotView(View):
+    """One place in a member, with its present (or last) incarnation."""
+
+    member: str
+    index: int
+    state: str
+    lsf: str
+    """LSF's word for the state: PEND, RUN, DONE, EXIT, UNKWN."""
+    incarnation: int
+    epoch: int
+    hosts: tuple[str, ...] = ()
+    """In task order, without repeats."""
+    tasks: tuple[TaskView, ...] = ()
+    addresses: dict[str, tuple[str, ...]] = {}
+    """Port name → `ip:number` of each task, in task order."""
+    since_ms: int = 0
+    until_ms: int = 0
+    """The deadline of the present state; 0: none."""
+    restarts: int = 0
+    reason: ReasonView | None = None
+    exit: ExitView | None = None
+
+
+class MemberView(View):
+    """A job or a replica set of a group."""
+
+    name: str
+    kind: str
+    """`job` or `replica_set`."""
+    primary: bool
+    target: int
+    """Slots that are wanted."""
+    min: int
+    max: int
+    ready: int
+    """Slots that count as satisfied now: READY ones; of a job, RUNNING and DONE ones too."""
+    restarts: int
+    slots: tuple[SlotView, ...] = ()
+
+
+class ClaimView(View):
+    """A claim of a group or of one slot."""
+
+    id: str
+    group: str
+    name: str
+    provider: str
+    state: str
+    path: str = ""
+    host: str = ""
+    """Where it is bound; empty when it is not host-bound."""
+    member: str = ""
+    """Of a slot's claim; empty for a group's."""
+    index: int = -1
+    retain: bool = False
+    attempt: int = 0
+    since_ms: int = 0
+    until_ms: int = 0
+    message: str = ""
+
+
+class SlotName(View):
+    """Which slot."""
+
+    member: str
+    index: int
+
+
+class GroupView(View):
+    """One group: what it is, what it does and why."""
+
+    seq: int
+    id: str
+    name: str
+    owner: str
+    state: str
+    lsf: str
+    epoch: int
+    attempt: int
+    """Tries (voided placements, infrastructure restarts) since it was last RUNNING."""
+    cause: str = ""
+    message: str = ""
+    priority: int
+    reason: ReasonView | None = None
+    submitted_ms: int
+    since_ms: int
+    until_ms: int
+    first_running_ms: int
+    ended_ms: int
+    satisfied_now: bool
+    satisfied_once: bool
+    goal: str | None = None
+    """The terminal state that STOPPING leads to."""
+    tolerated: tuple[SlotName, ...] = ()
+    """Exits that a rule tolerated."""
+    excluded: tuple[str, ...] = ()
+    """Hosts that this group must not use."""
+    coordinator_term: int = 0
+    document: dict[str, Any] | None = None
+    """The spec as submitted; only in the detail."""
+    members: tuple[MemberView, ...] = ()
+    claims: tuple[ClaimView, ...] = ()
+
+    @property
+    def terminal(self) -> bool:
+        """It has ended: SUCCEEDED, FAILED or CANCELLED."""
+        return self.ended_ms > 0
+
+    def member(self, name: str) -> MemberView:
+        """The member of that name; KeyError if there is none."""
+        for member in self.members:
+            if member.name == name:
+                return member
+        raise KeyError(name)
+
+    def slot(self, member: str, index: int) -> SlotView:
+        """One slot; KeyError if there is none."""
+        for slot in self.member(member).slots:
+            if slot.index == index:
+                return slot
+        raise KeyError(f"{member}[{index}]")
+
+
+class GroupList(View):
+    """A page of groups, in submission order."""
+
+    seq: int
+    groups: tuple[GroupView, ...]
+    next: str | None = None
+    """`cursor` of the next page; None on the last one."""
+
+
+class HostReason(View):
+    """What one host lacks for a waiting slot."""
+
+    host: str
+    member: str
+    index: int = -1
+    text: str
+    candidate: bool
+    """It satisfies every constraint but free capacity."""
+
+
+class WhyView(View):
+    """The pend reason of a group, as `bjobs -p0..3` shows one."""
+
+    seq: int
+    id: str
+    name: str
+    state: str
+    level: int
+    position: int = 0
+    """Place in the queue, from 1; 0: it does not wait for a place."""
+    reason: ReasonView | None = None
+    slots: tuple[SlotView, ...] = ()
+    """Slots that wait on their own."""
+    hosts: tuple[HostReason, ...] = ()
+    """From level 2: candidate hosts; level 3: all hosts."""
+    lines: tuple[str, ...] = ()
+    """The same, for people."""
+
+
+class QueueItem(View):
+    """A group that waits for a place."""
+
+    position: int
+    id: str
+    name: str
+    owner: str
+    priority: int
+    submitted_ms: int
+    reason: ReasonView | None = None
+
+
+class QueueView(View):
+    """Groups that wait for a place, in the order in which they are tried."""
+
+    seq: int
+    groups: tuple[QueueItem, ...]
+
+
+class ClaimList(View):
+    """A page of claims."""
+
+    seq: int
+    claims: tuple[ClaimView, ...]
+
+
+# --- hosts ----------------------------------------------------------------------------------------------------------
+
+
+class Quantity(View):
+    """A counter of a host."""
+
+    total: int
+    used: int
+
+
+class HeldSlot(View):
+    """What a slot holds on a host."""
+
+    group: str
+    member: str
+    index: int
+    tasks: int
+    running: int
+
+
+class HostView(View):
+    """A host, with what it has and who holds it."""
+
+    name: str
+    node: str
+    state: str
+    lsf: str
+    """bhosts' word: ok, unavail, unreach, closed."""
+    address: str
+    domains: dict[str, str] = {}
+    counters: dict[str, Quantity] = {}
+    """With `gpus` in thousandths and `ports`."""
+    attributes: dict[str, str] = {}
+    slots: tuple[HeldSlot, ...] = ()
+    superseded: tuple[str, ...] = ()
+    """Incarnations that may still run there and must be stopped when it answers."""
+    strays: tuple[str, ...] = ()
+    """Tasks found there that the journal has never heard of."""
+    since_ms: int = 0
+    until_ms: int = 0
+
+
+class HostList(View):
+    """All hosts, in the order of the cluster description."""
+
+    seq: int
+    hosts: tuple[HostView, ...]
