@@ -1,0 +1,91 @@
+"""A problem document → the exception that a caller can tell apart, and which failures are worth another try."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+
+from gangflow.errors import (
+    Conflict,
+    Fenced,
+    GangflowError,
+    Gone,
+    JournalFull,
+    NotFound,
+    NotYetError,
+    Problem,
+    SpecError,
+    Superseded,
+    Unauthorized,
+    Unreachable,
+    XceError,
+)
+
+_REFUSALS: dict[str, type[XceError]] = {
+    kind.code: kind for kind in (NotFound, Superseded, Fenced, Conflict, Unauthorized, Unreachable)
+}
+_REFUSALS["forbidden"] = Unauthorized
+_REFUSALS["gone"] = Gone
+
+
+class Busy(Exception):
+    """503: not now; worth another try with the same idempotency key."""
+
+    def __init__(self, refusal: GangflowError) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+
+
+def transient(error: BaseException) -> bool:
+    """Nobody answered, or answered 503."""
+    return isinstance(error, Busy | httpx.TimeoutException | httpx.NetworkError | httpx.RemoteProtocolError)
+
+
+def accepted(status: int, content: bytes) -> Any:
+    """The decoded answer; the exception of its problem document if it is one; Busy for 503."""
+    if status < 400:
+        return json.loads(content)
+    refusal = refusal_of(status, content)
+    if status == 503:
+        raise Busy(refusal)
+    raise refusal
+
+
+def refusal_of(status: int, content: bytes) -> GangflowError:
+    """The exception that says what a problem document says. Anything else that answered is quoted."""
+    try:
+        document = json.loads(content)
+        code, detail = str(document["code"]), str(document.get("detail") or document.get("title", ""))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        quoted = content[:200].decode(errors="replace")
+        return XceError(f"HTTP {status} without a problem document: {quoted!r}", status=status, problem=f"http_{status}")
+    problems = [_problem(item) for item in document.get("problems", ())]
+    if problems and code == NotYetError.code:
+        return NotYetError(problems)
+    if problems and code == SpecError.code:
+        return SpecError(problems)
+    if code == JournalFull.code:
+        return JournalFull(detail)
+    if code == Gone.code:
+        return Gone(detail, seq=int(document.get("seq") or 0), status=status)
+    lines = [detail, *map(str, problems)]
+    return _REFUSALS.get(code, XceError)("\n".join(line for line in lines if line), status=status, problem=code)
+
+
+def unanswered(url: str, error: BaseException) -> GangflowError:
+    """What a caller gets after the last try."""
+    if isinstance(error, Busy):
+        return error.refusal
+    return Unreachable(f"nobody answers at {url}: {error or type(error).__name__}")
+
+
+def _problem(item: dict[str, Any]) -> Problem:
+    return Problem(
+        path=str(item.get("path", "")),
+        value=str(item.get("value", "")),
+        expected=str(item.get("expected", "")),
+        nearest=str(item.get("nearest", "")),
+        line=int(item.get("line", 0)),
+    )
