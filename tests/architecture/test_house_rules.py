@@ -54,7 +54,6 @@ def test_ray_is_imported_in_one_room_only() -> None:
         for path in _sources("gangflow", "recipes", "integrations")
         if any(name == "ray" or name.startswith("ray.") for name in _imports(path))
         and not path.is_relative_to(ROOT / "gangflow" / "ray")
-        and not path.is_relative_to(ROOT / "integrations" / "ray_dashboard")
     ]
     assert not offenders
 

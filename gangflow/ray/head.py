@@ -1,0 +1,200 @@
+"""A Ray cluster of gangflow's own on this machine: started with `ray start --head`, ended process by process.
+
+A cluster that `ray.init()` starts dies with its driver, and `ray stop` ends every Ray on the machine. So ours is started by
+Ray's command, with a folder, ports and a token of its own, and taken down by the mark in its processes' environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
+
+from gangflow.errors import SetupError
+
+MARK = "GANGFLOW_RAY"
+"""In the environment of every process of one of our Ray clusters: its folder."""
+OBJECT_STORE_BYTES = 100_000_000
+"""Nothing of ours travels through the object store; Ray wants at least 75 MB."""
+START_ATTEMPTS = 3
+"""Ray waits 30 s for its raylet, hard-coded, and has been seen to fail that under load."""
+START_TIMEOUT_S = 90
+STOP_TIMEOUT_S = 10
+_PROGRAMS = ("raylet", "gcs_server", "ray::", "ray/", "ray start")
+"""What a process of Ray has in its command line; members and agents have none of it."""
+_LABELS_OF_FAULT = ("Error", "error", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class RayHead:
+    """Where our Ray cluster is, as `ray.json` in the home of the gangflow cluster has it."""
+
+    folder: str
+    address: str
+    dashboard_url: str
+    """Empty when it was started without a dashboard."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs in its environment to join this cluster and no other."""
+        return {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(Path(self.folder) / "token"),
+            "RAY_TMPDIR": self.folder,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            # Ray warns on every start that it will stop doing this; we ask for the new behaviour.
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            MARK: self.folder,
+        }
+
+
+class _StartFailed(Exception):
+    pass
+
+
+def without_ray(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment without anything of Ray's: what a member of a group starts from."""
+    ours = ("RAY_", MARK, "PYTHONPATH_BEFORE_RAY")
+    clean = {key: value for key, value in environment.items() if not key.startswith(ours)}
+    before = environment.get("PYTHONPATH_BEFORE_RAY")
+    if before is not None:
+        if before:
+            clean["PYTHONPATH"] = before
+        else:
+            clean.pop("PYTHONPATH", None)
+    return clean
+
+
+def start_head(home: Path, *, dashboard: bool = True, cpus: int | None = None) -> RayHead:
+    """Start a Ray cluster for the gangflow cluster at `home` and note it in `ray.json`.
+
+    Raises:
+        SetupError: Ray did not come up in three attempts; carries the last lines that it printed.
+    """
+    # Ray's sockets have long names below its folder, and a unix socket's path ends at 107 bytes: not below `home`.
+    folder = Path(tempfile.mkdtemp(prefix="gf-ray-"))
+    token = folder / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
+    try:
+        head = _start(folder, home, dashboard, cpus)
+    except _StartFailed as error:
+        _end_processes(str(folder))
+        shutil.rmtree(folder, ignore_errors=True)
+        raise SetupError(f"Ray did not start: {error}", remedy="see `ray start --head` on this machine") from error
+    (home / "ray.json").write_text(json.dumps(asdict(head)))
+    return head
+
+
+@retry(retry=retry_if_exception_type(_StartFailed), stop=stop_after_attempt(START_ATTEMPTS), wait=wait_fixed(1), reraise=True)
+def _start(folder: Path, home: Path, dashboard: bool, cpus: int | None) -> RayHead:
+    dashboard_port, client_port = _free_ports(2)
+    head = RayHead(str(folder), "", f"http://127.0.0.1:{dashboard_port}" if dashboard else "")
+    command = [
+        sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--port=0", f"--temp-dir={folder / 'r'}",
+        f"--object-store-memory={OBJECT_STORE_BYTES}", "--disable-usage-stats", "--node-ip-address=127.0.0.1",
+        f"--include-dashboard={str(dashboard).lower()}", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}",
+        f"--ray-client-server-port={client_port}", "--dashboard-agent-listen-port=0", "--dashboard-agent-grpc-port=0",
+        "--runtime-env-agent-port=0", "--metrics-export-port=0", *([f"--num-cpus={cpus}"] if cpus is not None else []),
+    ]  # fmt: skip
+    environment = without_ray(os.environ) | head.environment | _dashboard_environment(home)
+    try:
+        outcome = subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=START_TIMEOUT_S,
+            start_new_session=True,
+        )
+    except subprocess.TimeoutExpired as error:
+        _end_processes(str(folder))
+        raise _StartFailed(f"no answer within {START_TIMEOUT_S} s") from error
+    noted = folder / "r" / "ray_current_cluster"
+    if outcome.returncode != 0 or not noted.exists():
+        _end_processes(str(folder))
+        lines = (outcome.stdout + outcome.stderr).strip().splitlines()
+        telling = [line for line in lines if any(label in line for label in _LABELS_OF_FAULT)] or lines
+        raise _StartFailed("; ".join(telling[-3:]) or f"exit code {outcome.returncode}")
+    return RayHead(str(folder), noted.read_text().strip(), head.dashboard_url)
+
+
+def _dashboard_environment(home: Path) -> dict[str, str]:
+    """Let Ray's dashboard find our page: a folder with a `sitecustomize` that does nothing in any other process."""
+    from gangflow.integrations import ray_dashboard
+
+    before = os.environ.get("PYTHONPATH", "")
+    site = str(Path(ray_dashboard.__file__).with_name("site"))
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, (site, before))),
+        "PYTHONPATH_BEFORE_RAY": before,
+        "GANGFLOW_DASHBOARD_HOME": str(home),
+    }
+
+
+def read_head(home: Path) -> RayHead | None:
+    """The Ray cluster that was started for this home, if there is one; it need not be alive."""
+    try:
+        return RayHead(**json.loads((home / "ray.json").read_text()))
+    except FileNotFoundError:
+        return None
+
+
+def stop_head(home: Path) -> None:
+    """End every process of this home's Ray cluster, and forget it. Nothing of any other Ray is touched."""
+    head = read_head(home)
+    if head is None:
+        return
+    _end_processes(head.folder)
+    shutil.rmtree(head.folder, ignore_errors=True)
+    (home / "ray.json").unlink(missing_ok=True)
+
+
+def head_alive(head: RayHead) -> bool:
+    """Whether any process of that Ray cluster is left."""
+    return any(True for _ in _processes(head.folder))
+
+
+def _processes(folder: str) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        try:
+            if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            if process.environ().get(MARK) == folder and any(name in " ".join(process.cmdline()) for name in _PROGRAMS):
+                yield process
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+
+
+def _end_processes(folder: str) -> None:
+    for ask in (psutil.Process.terminate, psutil.Process.kill):
+        found = list(_processes(folder))
+        for process in found:
+            try:
+                ask(process)
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(found, timeout=STOP_TIMEOUT_S if ask is psutil.Process.kill else 2)
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()

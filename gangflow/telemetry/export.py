@@ -1,0 +1,112 @@
+"""Out with finished spans: JSON lines in a file per group, always; OTLP when an endpoint is set in the environment.
+
+Both go through OpenTelemetry's own span type, so that a line in the file is what the SDK's console exporter would print.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import Link, SpanContext, TraceFlags
+from opentelemetry.trace.status import Status, StatusCode
+
+from gangflow.telemetry.spans import Span
+
+ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_MS = 1_000_000
+MAX_ATTRIBUTE = 4_096
+"""Characters of one attribute: a stack trace in a message must not fill a collector."""
+
+
+def readable(span: Span, resource: Resource) -> ReadableSpan:
+    """The span as OpenTelemetry's SDK has it."""
+    status = Status(StatusCode.ERROR, span.message[:MAX_ATTRIBUTE]) if span.failed else Status(StatusCode.OK)
+    attributes: dict[str, str | int] = {"gangflow.group": span.group, **dict(span.attributes)}
+    if span.message and not span.failed:
+        attributes["gangflow.message"] = span.message
+    return ReadableSpan(
+        name=span.name,
+        context=_context(span.trace_id, span.span_id),
+        parent=_context(span.trace_id, span.parent_id) if span.parent_id else None,
+        resource=resource,
+        attributes={key: value[:MAX_ATTRIBUTE] if isinstance(value, str) else value for key, value in attributes.items()},
+        links=[Link(_context(span.trace_id, link)) for link in span.links],
+        status=status,
+        start_time=span.start_ms * _MS,
+        end_time=span.end_ms * _MS,
+    )
+
+
+def _context(trace: str, span: str) -> SpanContext:
+    return SpanContext(int(trace, 16), int(span, 16), is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+
+
+class JsonLinesExporter(SpanExporter):
+    """One file per group below `folder`, one span a line, each written by one O_APPEND write: a crash tears nothing.
+
+    Spans that a file already has (a restarted controller folds its journal again) are not written twice.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._written: dict[str, set[str]] = {}
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Append what is not there yet."""
+        for span in spans:
+            group = str((span.attributes or {}).get("gangflow.group", "unknown"))
+            context = span.get_span_context()
+            identity = f"0x{context.span_id:016x}" if context is not None else ""
+            written = self._written.get(group)
+            if written is None:
+                written = self._written[group] = {line["context"]["span_id"] for line in read_lines(self.path(group))}
+            if identity in written:
+                continue
+            written.add(identity)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            line = json.dumps(json.loads(span.to_json()), separators=(",", ":")) + "\n"
+            descriptor = os.open(self.path(group), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                os.write(descriptor, line.encode())
+            finally:
+                os.close(descriptor)
+        return SpanExportResult.SUCCESS
+
+    def path(self, group: str) -> Path:
+        """The file of a group's trace."""
+        return self._folder / f"{group}.jsonl"
+
+    def forget(self, group: str) -> None:
+        """Drop what is remembered of an ended group's file."""
+        self._written.pop(group, None)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The spans of a trace file; a torn last line is left out."""
+    if not path.exists():
+        return []
+    spans = []
+    for line in path.read_text().splitlines():
+        try:
+            spans.append(json.loads(line))
+        except ValueError:
+            continue
+    return spans
+
+
+def otlp_processor(environment: Mapping[str, str] = os.environ) -> BatchSpanProcessor | None:
+    """A batching OTLP/HTTP exporter when the environment names an endpoint; None otherwise, or without the `otlp` extra."""
+    if not any(environment.get(variable) for variable in ENDPOINT_VARIABLES):
+        return None
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    except ModuleNotFoundError:
+        return None
+    return BatchSpanProcessor(OTLPSpanExporter())
