@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gangflow.recipes.grpo.build import build, cluster
+
     from gangflow.recipes.grpo.config import PRESETS, Config
 
 _HOMES = {"Config": "config", "PRESETS": "config", "build": "build", "cluster": "build"}

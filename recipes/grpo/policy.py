@@ -184,6 +184,13 @@ class Policy:
             "b2": by_logits.sum(axis=0),
         }
 
+    def fingerprint(self) -> str:
+        """sha256 of the values: the same for the same policy, wherever it is."""
+        digest = hashlib.sha256()
+        for name, value in sorted(self.parameters.items()):
+            digest.update(name.encode() + np.ascontiguousarray(value, "<f4").tobytes())
+        return digest.hexdigest()
+
     # -- files --------------------------------------------------------------------------------------------------------
 
     def save(self, path: Path) -> str:

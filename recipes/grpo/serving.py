@@ -1,0 +1,88 @@
+"""The HTTP server of the reward and reference programs: JSON by POST, `/health` by GET, connections kept open.
+
+Standard library only: such a program is ready, and back after a kill, as soon as numpy is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Answer = Callable[[dict[str, Any]], dict[str, Any]]
+"""From the request's JSON to the answer's. A ValueError (or KeyError) becomes status 400 with its text."""
+
+LONGEST_BODY = 64 * 2**20
+
+
+class JsonServer(ThreadingHTTPServer):
+    """Serves `answers` (path → function) on one address; port 0 picks a free one. Every connection has its thread."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, host: str, port: int, answers: Mapping[str, Answer]) -> None:
+        self.answers = dict(answers)
+        super().__init__((host, port), _Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.server_address[0]!s}:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+    """Buffered: head and body leave in one packet."""
+    timeout = 600
+    server: JsonServer
+
+    def do_GET(self) -> None:
+        if self.path == "/health":
+            self._reply(200, {"ok": True})
+        else:
+            self._reply(404, {"error": f"no {self.path}"})
+
+    def do_POST(self) -> None:
+        length = int(self.headers.get("Content-Length", "0"))
+        if not 0 <= length <= LONGEST_BODY:
+            self.close_connection = True
+            self._reply(413, {"error": f"a body of at most {LONGEST_BODY} bytes"})
+            return
+        body = self.rfile.read(length)
+        answer = self.server.answers.get(self.path)
+        if answer is None:
+            self._reply(404, {"error": f"no {self.path}"})
+            return
+        try:
+            request = json.loads(body)
+            if not isinstance(request, dict):
+                raise ValueError("expected a JSON object")
+            found = answer(request)
+        except (KeyError, ValueError) as wrong:
+            self._reply(400, {"error": f"{type(wrong).__name__}: {wrong}"})
+            return
+        self._reply(200, found)
+
+    def _reply(self, status: int, value: dict[str, Any]) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are not logged: there are several a second."""
+
+
+def serve(name: str, host: str, port: int, answers: Mapping[str, Answer]) -> None:
+    """Serve until SIGTERM, then exit 0."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with JsonServer(host, port, answers) as server:
+        print(f"{name} serves on {server.url}", flush=True)
+        server.serve_forever(poll_interval=0.2)
