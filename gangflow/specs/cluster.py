@@ -1,0 +1,116 @@
+"""The description of a cluster: its topology levels, and its hosts with all that they have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from gangflow.specs.base import Label, Name, Spec, Text, Whole, Word, check
+from gangflow.specs.hostrange import expand_range
+from gangflow.specs.problems import Fault, nearest
+from gangflow.specs.quantity import Cpu, Memory
+
+MAX_HOSTS = 100_000
+MAX_PORTS = 4_096
+RESERVED = ("cpu", "mem", "gpus", "ngpus_physical")
+"""Resources with a meaning of their own: no counter or attribute may be called so."""
+
+
+def _range(value: str) -> str:
+    expand_range(value, MAX_HOSTS)
+    return value
+
+
+class HostSpec(Spec):
+    """One host, a range of equal hosts (`h[0-3]`), or a machine that is split into `virtual_hosts` equal ones."""
+
+    positional: ClassVar[tuple[str, ...]] = ("name",)
+
+    name: Annotated[str, AfterValidator(_range)]
+    node: Text = "local"
+    """The machine whose agent serves it."""
+    address: Text = "127.0.0.1"
+    """Where members reach each other."""
+    virtual_hosts: Annotated[Whole, Field(ge=1, le=1_000)] = 1
+    """Split what is given evenly over so many hosts, `name-0`, `name-1`, …"""
+    cpu: Cpu | None = None
+    """Left out: what the machine has."""
+    mem: Memory | None = None
+    """Left out: what the machine has."""
+    gpus: Annotated[Whole, Field(ge=0, le=1_000)] | None = None
+    """Devices. Left out: what the machine has."""
+    gpu_model: Text = ""
+    """The attribute `gpu_model`."""
+    counters: dict[Word, Annotated[Whole, Field(ge=0, le=10**12)]] = Field(default_factory=dict)
+    attributes: dict[Word, Text] = Field(default_factory=dict)
+    """For `select[…]`."""
+    domains: dict[Word, Label] = Field(default_factory=dict)
+    """Topology level → the domain that it stands in."""
+    ports: Annotated[Whole, Field(ge=0, le=MAX_PORTS)] = 32
+    """How many port numbers it hands out."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, name: str, **fields: Any) -> None: ...
+
+    @model_validator(mode="after")
+    def _names_free(self) -> Self:
+        faults = []
+        for key in ("counters", "attributes"):
+            taken = (*RESERVED, "gpu_model") if key == "attributes" else (*RESERVED, *self.attributes)
+            for name in getattr(self, key):
+                if name in taken:
+                    faults.append(Fault((key, name), name, "another name: this one has a meaning of its own"))
+        check(faults)
+        return self
+
+
+class ClusterSpec(Spec):
+    """What `cluster.yaml` says."""
+
+    positional: ClassVar[tuple[str, ...]] = ("name",)
+    not_yet: ClassVar[dict[str, str]] = {
+        "profiles": "application profiles",
+        "owners": "owners",
+        "fair_share": "fair share",
+        "claims": "standalone claims",
+        "max_preemptions": "preemption",
+    }
+
+    name: Name = "local"
+    levels: tuple[Word, ...] = ()
+    """Topology levels, outermost first."""
+    hosts: Annotated[tuple[HostSpec, ...], Field(min_length=1, max_length=MAX_HOSTS)]
+    reserve_per: Literal["task", "host"] = "task"
+    """What a resreq's value without `/task`, `/host` or `/job` is counted for; LSF's own default is host."""
+    unit_for_limits: Literal["KB", "MB", "GB", "TB", "PB", "EB"] = "MB"
+    """The unit of a bare `mem`, `swp` or `tmp` in a resreq (1024-based)."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, name: str = "local", **fields: Any) -> None: ...
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        faults = [
+            Fault(("levels", index), level, "a level of another name: this one is taken")
+            for index, level in enumerate(self.levels)
+            if level in self.levels[:index]
+        ]
+        seen: set[str] = set()
+        for index, host in enumerate(self.hosts):
+            for name in expand_range(host.name, MAX_HOSTS):
+                if name in seen:
+                    faults.append(Fault(("hosts", index, "name"), name, "a host of another name: this one is taken"))
+                    break
+                seen.add(name)
+            for level, domain in host.domains.items():
+                if level not in self.levels:
+                    expected = "a level of the cluster: " + (", ".join(self.levels) or "it has none")
+                    faults.append(Fault(("hosts", index, "domains", level), domain, expected, nearest(level, self.levels)))
+            for level in self.levels:
+                if level not in host.domains:
+                    faults.append(Fault(("hosts", index, "domains"), host.domains, f"a domain for the level {level}"))
+        check(faults)
+        return self

@@ -1,0 +1,71 @@
+"""YAML documents ↔ models. A document and the same thing in Python mean the same, and each renders into the other.
+
+The loader is safe and reads YAML 1.2's core schema (so `no` is text and `12:30` is no number); a key that is given twice is an
+error, and every problem carries its line. JSON is YAML.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from gangflow.specs.group import CoStartGroup
+from gangflow.specs.problems import Fault, Loc, raise_faults, spec_error
+
+M = TypeVar("M", bound=BaseModel)
+MAX_BYTES = 4 * 1024 * 1024
+"""Of one document: a group of a thousand members is far below it."""
+
+
+def load(source: str | os.PathLike[str], model: type[M] = CoStartGroup) -> M:  # type: ignore[assignment]
+    """The model that a document says. A path object is read as a file; text is the document itself.
+
+    Raises SpecError (with lines) for anything that is wrong in it, OSError when the file cannot be read.
+    """
+    if isinstance(source, os.PathLike):
+        raw = Path(source).read_bytes()
+        try:
+            text = raw[: MAX_BYTES + 1].decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise_faults([Fault((), raw[error.start : error.start + 8], "text in UTF-8")])
+            raise  # not reached: a fault always raises
+    else:
+        text = source
+    data, line = read(text)
+    return validate(model, data, line)
+
+
+def validate(model: type[M], data: object, line: Callable[[Loc], int] | None = None) -> M:
+    """The model that plain data (parsed YAML or JSON) says; SpecError with the paths of all that is wrong."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise spec_error(error, model, line) from None
+    except RecursionError:
+        raise_faults([Fault((), "…", "less nesting")])
+        raise
+
+
+def read(text: str) -> tuple[Any, Callable[[Loc], int]]:
+    """Plain data out of YAML text, and where each path stands in it (its line, from 1)."""
+    from gangflow.specs.yaml_text import compose  # PyYAML only where a document is read
+
+    if len(text) > MAX_BYTES:
+        raise_faults([Fault((), f"{len(text)} characters", f"a document of at most {MAX_BYTES} bytes")])
+    return compose(text)
+
+
+def plain(model: BaseModel) -> dict[str, Any]:
+    """The model as plain data without its defaults, in the words of a document: `validate` reads it back."""
+    return model.model_dump(mode="json", exclude_defaults=True)
+
+
+def dump(model: BaseModel) -> str:
+    """The model as YAML without its defaults: `load(dump(x)) == x`."""
+    from gangflow.specs.yaml_text import emit
+
+    return emit(plain(model))

@@ -1,0 +1,180 @@
+"""The co-start group: a named set of members that are placed all-or-nothing and start behind one barrier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from gangflow.specs.base import Name, Spec, Text, Variable, Whole, check, later
+from gangflow.specs.claims import Claim
+from gangflow.specs.coordinator import RLCoordinator
+from gangflow.specs.failure import Backoff, FailureRule
+from gangflow.specs.member import AnyMember, Job, Pack, ReplicaSet, _claim_faults
+from gangflow.specs.problems import Fault, Loc, nearest
+from gangflow.specs.quantity import Duration
+
+MAX_MEMBERS = 1_000
+
+
+def _mode(value: object) -> object:
+    if value == "accumulate":
+        raise later("session: reservation (`accumulate`) is not enforced by this version")
+    return value
+
+
+class Placement(Spec):
+    """How the group is placed. `session`: all at once, when everything fits."""
+
+    not_yet: ClassVar[dict[str, str]] = {
+        "timeout": "the deadline of a reservation",
+        "on_timeout": "the deadline of a reservation",
+        "backoff": "the deadline of a reservation",
+        "group": "a shared placement group",
+        "spread": "spreading over domains",
+        "near": "placement near another member",
+    }
+
+    mode: Annotated[Literal["session"], BeforeValidator(_mode)] = "session"
+    pack: Pack | None = None
+    """All members together."""
+
+
+class Barrier(Spec):
+    """The start barrier: nothing starts before everything is placed and prepared."""
+
+    timeout: Annotated[Duration, Field(ge=1)] = 600_000
+    """PREPARING at most; then the try is void."""
+    start_timeout: Annotated[Duration, Field(ge=1)] = 900_000
+    """STARTING at most; then cause `not_ready`."""
+    max_attempts: Annotated[Whole, Field(ge=1)] = 5
+    """Starts that may fail by the infrastructure before the group was ever RUNNING."""
+    backoff: Backoff = Backoff.model_construct()
+    """Between tries."""
+
+
+class Recovery(Spec):
+    """The repair of a group that lost hosts."""
+
+    not_yet: ClassVar[dict[str, str]] = {"exclude_host_after": "the exclusion of hosts for a group"}
+
+    timeout: Duration = 600_000
+    """How long a lost allocation is kept under first claim."""
+
+
+class CoStartGroup(Spec):
+    """What `gangflow.launch` and `POST /v1/groups` take."""
+
+    positional: ClassVar[tuple[str, ...]] = ("name", "members")
+    not_yet: ClassVar[dict[str, str]] = {
+        "owner": "another owner than the submitter",
+        "profile": "an application profile",
+        "scale": "scaling",
+        "ratio": "a ratio of members' targets",
+        "runtime_limit": "a runtime limit",
+        "preemptible": "preemption",
+        "max_preemptions": "preemption",
+        "exclude_host_after": "the exclusion of hosts for a group",
+        "spread": "spreading over domains",
+        "near": "placement near another member",
+    }
+
+    name: Name
+    priority: Annotated[Whole, Field(ge=0, le=1_000)] = 50
+    """Higher first."""
+    environment: dict[Variable, Text] = Field(default_factory=dict)
+    """For all members; a member's own wins."""
+    claims: tuple[Claim, ...] = ()
+    placement: Placement = Placement.model_construct()
+    barrier: Barrier = Barrier.model_construct()
+    recovery: Recovery = Recovery.model_construct()
+    termination_delay: Duration = 0
+    """How long auxiliary members go on after the last primary job ended."""
+    failure: tuple[FailureRule, ...] = ()
+    """After the members' own rules, before the defaults."""
+    coordinator: RLCoordinator | None = None
+    members: Annotated[dict[Name, AnyMember], Field(min_length=1, max_length=MAX_MEMBERS)]
+
+    if TYPE_CHECKING:
+
+        def __init__(self, name: str, members: Mapping[str, Job | ReplicaSet], **fields: Any) -> None: ...
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        check([*_claim_faults(self.claims), *_member_faults(self), *_rule_faults(self), *_coordinator_faults(self)])
+        return self
+
+
+def _member_faults(group: CoStartGroup) -> Iterator[Fault]:
+    taken: dict[str, str] = {}
+    shared = [claim.name for claim in group.claims]
+    for name, member in group.members.items():
+        for index, claim in enumerate(member.claims):
+            if claim.name in shared:
+                loc = ("members", name, member.tag, "claims", index, "name")
+                yield Fault(loc, claim.name, "a claim of another name: a claim of the group has this one")
+        for index, port in enumerate(member.ports):
+            # XCE_ADDRS_<MEMBER>_<PORT>: member `a-b` with port `c` would hide member `a` with port `b-c`.
+            variable = f"{name}-{port}"
+            if taken.setdefault(variable, name) != name:
+                loc = ("members", name, member.tag, "ports", index)
+                yield Fault(loc, port, f"another name: member {taken[variable]} has the same address variable")
+
+
+def _rule_faults(group: CoStartGroup) -> Iterator[Fault]:
+    for index, rule in enumerate(group.failure):
+        yield from _one_rule(group, ("failure", index), rule, rule.match.member)
+    for name, member in group.members.items():
+        for index, rule in enumerate(member.on_failure):
+            loc = ("members", name, member.tag, "on_failure", index)
+            if rule.match.member not in (None, name):
+                expected = f"no `member`: on_failure is about {name} only"
+                yield Fault((*loc, "match", "member"), rule.match.member, expected)
+            else:
+                yield from _one_rule(group, loc, rule, name)
+
+
+def _one_rule(group: CoStartGroup, loc: Loc, rule: FailureRule, name: str | None) -> Iterator[Fault]:
+    slot = rule.match.slot
+    if name is None:
+        if slot is not None:
+            yield Fault((*loc, "match", "slot"), slot, "a `member` beside it")
+        if rule.floor is not None:
+            yield Fault((*loc, "floor"), rule.floor, "a `match.member` that names a replica set")
+        return
+    member = group.members.get(name)
+    if member is None:
+        expected = "a member of the group: " + ", ".join(group.members)
+        yield Fault((*loc, "match", "member"), name, expected, nearest(name, group.members))
+        return
+    slots = member.most if isinstance(member, ReplicaSet) else 1
+    if slot is not None and slot >= slots:
+        yield Fault((*loc, "match", "slot"), slot, f"less than {slots}: {name} has {slots} slot(s)")
+    if rule.floor is None:
+        return
+    if not isinstance(member, ReplicaSet):
+        yield Fault((*loc, "floor"), rule.floor, f"no `floor`: {name} is a job")
+    elif rule.floor > member.replicas:
+        yield Fault((*loc, "floor"), rule.floor, f"at most `replicas`, {member.replicas}")
+
+
+def _coordinator_faults(group: CoStartGroup) -> Iterator[Fault]:
+    coordinator = group.coordinator
+    if coordinator is None:
+        return
+    for key, kind, what in (("actor", Job, "a job"), ("rollout", ReplicaSet, "a replica set")):
+        name = getattr(coordinator, key)
+        fitting = [other for other, member in group.members.items() if isinstance(member, kind)]
+        if name not in fitting:
+            expected = f"{what} of the group: " + (", ".join(fitting) or "it has none")
+            yield Fault(("coordinator", key), name, expected, nearest(name, fitting))
+    rollout = group.members.get(coordinator.rollout)
+    if not isinstance(rollout, ReplicaSet):
+        return
+    if coordinator.port not in rollout.ports:
+        expected = f"a port of {coordinator.rollout}: " + (", ".join(rollout.ports) or "it has none")
+        yield Fault(("coordinator", "port"), coordinator.port, expected, nearest(coordinator.port, rollout.ports))
+    if coordinator.min_rollouts > rollout.replicas:
+        expected = f"at most the {rollout.replicas} replica(s) of {coordinator.rollout}"
+        yield Fault(("coordinator", "min_rollouts"), coordinator.min_rollouts, expected)

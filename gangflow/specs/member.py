@@ -1,0 +1,210 @@
+"""Members: a job (ends by itself) or a replica set (a service of equal copies)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from gangflow.specs.base import Flag, Name, Spec, Text, Variable, Whole, Word, check, tag_of, unwrap, wrap, wrong
+from gangflow.specs.claims import Claim
+from gangflow.specs.failure import FailureRule
+from gangflow.specs.probes import AnyProbe, HttpProbe, TcpProbe
+from gangflow.specs.problems import Fault, nearest
+from gangflow.specs.quantity import Cpu, Duration, Gpu, Memory
+
+MAX_REPLICAS = 100_000
+MAX_TASKS = 100_000
+
+
+class Pack(Spec):
+    """As few domains of `level` as possible; `required` allows one only."""
+
+    positional: ClassVar[tuple[str, ...]] = ("level",)
+    not_yet: ClassVar[dict[str, str]] = {"spread": "spreading over domains", "near": "placement near another member"}
+
+    level: Word
+    """A topology level of the cluster; checked at admission."""
+    required: Flag = False
+
+    if TYPE_CHECKING:
+
+        def __init__(self, level: str, *, required: bool = False) -> None: ...
+
+
+class Resources(Spec):
+    """What each task needs. What is left out is not asked for: such a task fits on any host."""
+
+    cpu: Cpu | None = None
+    mem: Memory | None = None
+    gpus: Gpu | None = None
+    counters: dict[Word, Annotated[Whole, Field(ge=1, le=10**12)]] = Field(default_factory=dict)
+    """The cluster's own counters, by name."""
+
+
+def _command(value: object) -> object:
+    if isinstance(value, str):
+        raise wrong("a list of words, the program first: [python, train.py]")
+    return value
+
+
+def _resreq(value: str) -> str:
+    from gangflow.specs.resreq import check_resreq  # lark only where a resreq is used
+
+    return check_resreq(value)
+
+
+LATER = {
+    "owner": "a member's own owner",
+    "profile": "an application profile",
+    "container": "a container",
+    "runtime_limit": "a runtime limit",
+    "spread": "spreading over domains",
+    "near": "placement near another member",
+    "ratio": "a ratio of members' targets",
+    "scale": "scaling",
+    "preemptible": "preemption",
+}
+
+
+class Member(Spec):
+    """What a job and a replica set have in common."""
+
+    tag: ClassVar[str] = ""
+    positional: ClassVar[tuple[str, ...]] = ("command",)
+    not_yet: ClassVar[dict[str, str]] = LATER
+
+    command: Annotated[tuple[Text, ...], BeforeValidator(_command), Field(min_length=1)]
+    """Program and arguments, run without a shell."""
+    tasks: Annotated[Whole, Field(ge=1, le=MAX_TASKS)] | None = None
+    """Processes of one slot, each perhaps on a host of its own; 1 when neither this nor the resreq says more."""
+    resources: Resources | None = None
+    """Per task. Either this or `resreq`."""
+    resreq: Annotated[Text, AfterValidator(_resreq)] | None = None
+    """LSF's resource requirement string."""
+    ports: tuple[Name, ...] = ()
+    """Each task gets one number for each, as `XCE_PORT_<NAME>`."""
+    environment: dict[Variable, Text] = Field(default_factory=dict)
+    cwd: Text = ""
+    """Working directory; empty: a folder of the task's own."""
+    ready: AnyProbe | None = None
+    """Without one, a slot is READY as soon as it runs."""
+    live: AnyProbe | None = None
+    """Its failure ends the incarnation (cause `unhealthy`)."""
+    ready_timeout: Duration = 600_000
+    """From the start to READY, else cause `not_ready`."""
+    termination_grace: Duration = 10_000
+    """From SIGTERM to SIGKILL."""
+    on_failure: tuple[FailureRule, ...] = ()
+    """Rules for this member, before those of the group."""
+    pack: Pack | None = None
+    """The whole member."""
+    pack_slot: Pack | None = None
+    """Each slot by itself."""
+    claims: tuple[Claim, ...] = ()
+    """Made for each slot."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        faults = [*_port_faults(self), *_claim_faults(self.claims), *_resource_faults(self)]
+        for key in ("command",):
+            if not self.command[0]:
+                faults.append(Fault((key, 0), "", "a program"))
+        check(faults)
+        return self
+
+
+class Job(Member):
+    """A batch job: ends by itself, DONE with code 0, else EXIT."""
+
+    tag: ClassVar[str] = "job"
+
+    primary: Flag = True
+    """The group ends with its primary jobs; the others are auxiliary."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, command: Sequence[str], **fields: Any) -> None: ...
+
+
+class ReplicaSet(Member):
+    """A service: `replicas` copies, each a slot of its own that does not end by itself."""
+
+    tag: ClassVar[str] = "replica_set"
+
+    replicas: Annotated[Whole, Field(ge=0, le=MAX_REPLICAS)] = 1
+    min_replicas: Annotated[Whole, Field(ge=0, le=MAX_REPLICAS)] | None = None
+    """Required for the start, and the floor afterwards; `replicas` when left out."""
+    max_replicas: Annotated[Whole, Field(ge=1, le=MAX_REPLICAS)] | None = None
+    """`replicas` when left out."""
+    primary: Flag = False
+    """Always false: a service does not end by itself."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, command: Sequence[str], **fields: Any) -> None: ...
+
+    @property
+    def least(self) -> int:
+        """`min_replicas`, or what it defaults to."""
+        return self.replicas if self.min_replicas is None else self.min_replicas
+
+    @property
+    def most(self) -> int:
+        """`max_replicas`, or what it defaults to."""
+        return max(self.replicas, 1) if self.max_replicas is None else self.max_replicas
+
+    @model_validator(mode="after")
+    def _bounds(self) -> Self:
+        faults = []
+        if self.primary:
+            faults.append(Fault(("primary",), True, "false: a replica set does not end by itself, so it is never primary"))
+        if self.least > self.replicas:
+            faults.append(Fault(("min_replicas",), self.min_replicas, f"at most `replicas`, {self.replicas}"))
+        if self.most < self.replicas:
+            faults.append(Fault(("max_replicas",), self.max_replicas, f"at least `replicas`, {self.replicas}"))
+        check(faults)
+        return self
+
+
+AnyMember = Annotated[
+    Annotated[Job, unwrap("job"), wrap("job"), Tag("job")]
+    | Annotated[ReplicaSet, unwrap("replica_set"), wrap("replica_set"), Tag("replica_set")],
+    Discriminator(tag_of("job", "replica_set")),
+]
+"""A member of either kind; a document writes `{job: {…}}` or `{replica_set: {…}}`."""
+
+
+def _port_faults(member: Member) -> list[Fault]:
+    faults = [
+        Fault(("ports", index), port, "a port of another name: this one is taken")
+        for index, port in enumerate(member.ports)
+        if port in member.ports[:index]
+    ]
+    for key in ("ready", "live"):
+        probe = getattr(member, key)
+        if isinstance(probe, (HttpProbe, TcpProbe)) and probe.port not in member.ports:
+            known = "one of the member's ports: " + (", ".join(member.ports) or "it has none")
+            faults.append(Fault((key, probe.tag, "port"), probe.port, known, nearest(probe.port, member.ports)))
+    return faults
+
+
+def _claim_faults(claims: Sequence[Claim]) -> list[Fault]:
+    names = [claim.name for claim in claims]
+    return [
+        Fault(("claims", index, "name"), name, "a claim of another name: this one is taken")
+        for index, name in enumerate(names)
+        if name in names[:index]
+    ]
+
+
+def _resource_faults(member: Member) -> list[Fault]:
+    if member.resreq is None:
+        return []
+    if member.resources is not None:
+        return [Fault(("resreq",), member.resreq, "either `resreq` or `resources`, not both")]
+    from gangflow.specs.resreq import count_fault
+
+    expected = count_fault(member.resreq, member.tasks)
+    return [Fault(("tasks",), member.tasks, expected)] if expected else []
