@@ -1,0 +1,1 @@
+"""What runs inside a member: `gangflow.context()` and what hangs on it. Needs no Ray and no FastAPI."""

@@ -1,0 +1,167 @@
+"""`gangflow.context()`: who this process is in its group, and what it can do there. Synchronous; needs no Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from gangflow.channel import FAILURE, WeightsId
+from gangflow.errors import XceError
+from gangflow.member.checkpoint import Checkpoint, Checkpoints
+from gangflow.member.endpoints import Endpoint
+from gangflow.member.failures import PolicyMismatch
+from gangflow.member.follow import Follower
+from gangflow.member.heartbeat import Heartbeat
+from gangflow.member.identity import Claims, Identity
+from gangflow.member.io import IoThread
+from gangflow.member.ledger import Ledger
+from gangflow.member.rollouts import Rollouts
+from gangflow.member.samples import Published
+from gangflow.member.weights import Weights
+from gangflow.xce.rest.client import Client
+
+
+class Context:
+    """One per process (`context()` gives it). Everything that talks to XCE starts at its first use."""
+
+    def __init__(self, identity: Identity, client: Client | None = None) -> None:
+        self.identity = identity
+        self.client = client or Client(identity.url, identity.token)
+        self.claims = Claims(identity)
+        self._io = IoThread()
+        self._follower = Follower(self.client, identity.group)
+        self._published = Published(identity.incarnation)
+        self._heartbeat = Heartbeat(self._send_beat, self._own_fields)
+        self._checkpoints = Checkpoints(self.client, identity.group, identity.incarnation)
+        self.weights = Weights(self.client, identity.group, identity.incarnation, self._published, self._follower)
+        self._rollouts = Rollouts(
+            self._follower, self._published, Ledger(identity.group), self._io, beat=self._touch, on_policy=self._tell
+        )
+        self._staleness_known = False
+
+    # --- who and where
+
+    @property
+    def group(self) -> str:
+        return self.identity.group
+
+    @property
+    def member(self) -> str:
+        return self.identity.member
+
+    @property
+    def slot(self) -> int:
+        return self.identity.slot
+
+    @property
+    def task(self) -> int:
+        return self.identity.task
+
+    @property
+    def incarnation(self) -> int:
+        return self.identity.incarnation
+
+    @property
+    def epoch(self) -> int:
+        return self.identity.epoch
+
+    def port(self, name: str) -> int:
+        """The number of this task's own port."""
+        return self.identity.port(name)
+
+    def addresses(self, member: str, port: str) -> tuple[str, ...]:
+        """`ip:number` in slot order, as it was at this start; `endpoints` is live."""
+        return self.identity.addresses(member, port)
+
+    def endpoints(self, member: str) -> tuple[Endpoint, ...]:
+        """Who may be asked now: the eligible rollouts where there is a coordinator, else the member's READY slots."""
+        return self._follower.picture.endpoints(member)
+
+    def wait_endpoints(self, member: str, count: int = 1, timeout_s: float = 60.0) -> tuple[Endpoint, ...]:
+        """Wait for at least `count` of them; TimeoutError says how many there were."""
+        if not self._follower.wait(lambda picture: len(picture.endpoints(member)) >= count, timeout_s):
+            raise TimeoutError(f"{len(self.endpoints(member))} of {count} endpoints of {member!r} after {timeout_s:g} s")
+        return self.endpoints(member)
+
+    # --- the actor's part
+
+    @property
+    def rollouts(self) -> Rollouts:
+        """Ask the eligible rollouts for samples."""
+        if not self._staleness_known:
+            facts = self._follower.picture.coordinator
+            self._published.max_staleness = facts.max_staleness if facts else 0
+            self._staleness_known = True
+        return self._rollouts
+
+    def heartbeat(self, **fields: Any) -> None:
+        """Say that this program is making progress (`step=…, reward=…`); at most 4 KiB of JSON, rate limited, never blocks."""
+        self._heartbeat.beat(fields)
+
+    def checkpoint(self, step: int, path: str | os.PathLike[str], **extra: Any) -> Checkpoint:
+        """Make what lies at `path` the checkpoint of `step`, with the ledger of committed samples. Durable on return.
+
+        Write to a new path each time, and save before you publish the weights that follow from it.
+        """
+        return self._checkpoints.save(step, path, self._rollouts.ledger.through(step), self.weights.head, extra)
+
+    def resume(self) -> Checkpoint | None:
+        """The newest checkpoint, verified, or None; go on with `step + 1` and publish its weights before the first generation.
+
+        Restores the ledger, and resets versions and staleness: what an earlier incarnation published means nothing any more.
+        """
+        found = self._checkpoints.newest()
+        if found is None:
+            return None
+        saved, ledger = found
+        self._rollouts.reset(ledger)
+        return saved
+
+    def diverged(self, message: str) -> NoReturn:
+        """Say that an engine's samples disagree with the reference (POLICY): the group fails for it. Raises PolicyMismatch."""
+        error = PolicyMismatch(message)
+        self._tell(error)
+        raise error
+
+    def close(self) -> None:
+        """Stop the background threads; only tests need it."""
+        self._follower.close()
+        self._io.close()
+        self.client.close()
+
+    def _tell(self, error: PolicyMismatch) -> None:
+        document = {"class": "policy", "incarnation": self.incarnation, "message": error.message}
+        try:
+            self.client.kv_put(self.group, FAILURE, json.dumps(document))
+        except XceError:
+            pass  # The exit of this process says it too, only less precisely.
+
+    def _touch(self) -> None:
+        self._heartbeat.beat({})
+
+    def _send_beat(self, body: Mapping[str, Any]) -> None:
+        self.client.beat(self.group, self.member, self.slot, body)
+
+    def _own_fields(self) -> dict[str, Any]:
+        head: WeightsId | None = self.weights.head
+        return {
+            "samples": self._rollouts.counters.document(),
+            "failing": self._rollouts.streaks(),
+            "weights": head.document() if head else None,
+        }
+
+
+_lock = threading.Lock()
+_context: Context | None = None
+
+
+def context() -> Context:
+    """This process's place in its group. NotAMember, with what is missing, when XCE did not start it."""
+    global _context  # noqa: PLW0603 - one process is one task: there is one context
+    with _lock:
+        if _context is None:
+            _context = Context(Identity.read(os.environ))
+        return _context

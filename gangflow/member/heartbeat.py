@@ -1,0 +1,83 @@
+"""`context.heartbeat`: the newest fields, sent by a background thread, rarely enough to cost nothing.
+
+Only what the program itself does makes a beat. A thread that beats by itself would say that a hung trainer is well.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gangflow.channel import ROLE_KEY
+from gangflow.errors import GangflowError, Superseded
+
+LIMIT_BYTES = 4_096
+INTERVAL_S = 0.2
+"""Two beats are at least this far apart; what comes faster is merged."""
+
+
+class Heartbeat:
+    """`send` puts one on the wire; a beat that nobody takes is dropped, since the next one says more."""
+
+    def __init__(
+        self,
+        send: Callable[[Mapping[str, Any]], object],
+        own: Callable[[], Mapping[str, Any]] = dict,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        self._send = send
+        self._own = own
+        self._interval_s = interval_s
+        self._wake = threading.Condition()
+        self._fields: dict[str, Any] = {}
+        self._due = False
+        self._sending = False
+        self._thread: threading.Thread | None = None
+        self._superseded: Superseded | None = None
+
+    def beat(self, fields: Mapping[str, Any]) -> None:
+        """Fields replace those of the same name; the others stay. TypeError when not JSON, ValueError above 4 KiB.
+
+        Superseded when XCE said that a newer incarnation runs: this process must stop.
+        """
+        if ROLE_KEY in fields:
+            raise ValueError(f"{ROLE_KEY!r} is filled by the SDK")
+        with self._wake:
+            if self._superseded is not None:
+                raise self._superseded
+            merged = {**self._fields, **fields}
+            size = len(json.dumps(merged, allow_nan=False))
+            if size > LIMIT_BYTES - 512:
+                raise ValueError(f"a heartbeat of {size} bytes: at most {LIMIT_BYTES - 512} (the SDK adds its own)")
+            self._fields = merged
+            self._due = True
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="gangflow-heartbeat", daemon=True)
+                self._thread.start()
+            self._wake.notify_all()
+
+    def flush(self, timeout_s: float = 5.0) -> bool:
+        """Wait till the newest beat was sent (or dropped)."""
+        with self._wake:
+            return self._wake.wait_for(lambda: not self._due and not self._sending, timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: self._due)
+                body = {**self._fields, ROLE_KEY: dict(self._own())}
+                self._due, self._sending = False, True
+            try:
+                self._send(body)
+            except Superseded as error:
+                with self._wake:
+                    self._superseded = error
+            except GangflowError:
+                pass
+            with self._wake:
+                self._sending = False
+                self._wake.notify_all()
+            time.sleep(self._interval_s)

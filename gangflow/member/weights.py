@@ -1,0 +1,130 @@
+"""`context.weights`: publish a new policy to the rollouts, by path, with its digest."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from gangflow.channel import HEAD, Head, WeightsId
+from gangflow.errors import Conflict, NoQuorum, Superseded
+from gangflow.member.digest import digest, sync, write_atomically
+from gangflow.member.endpoints import Picture
+from gangflow.member.follow import Follower
+from gangflow.member.samples import Published
+from gangflow.xce.rest.messages import ValueView, VersionView
+
+
+class Values(Protocol):
+    """The group's durable key-values; `gangflow.xce.rest.client.Client` is one."""
+
+    def kv_get(self, group: str, name: str) -> ValueView: ...
+
+    def kv_put(self, group: str, name: str, value: str, expect: int = -1) -> VersionView: ...
+
+
+class Cell:
+    """One key-value of which this incarnation is the only writer, replaced by compare-and-set.
+
+    A lost compare means that somebody else writes it. `own` tells a value of this incarnation (a call whose answer was lost)
+    from another's: a newer incarnation's ends this one with Superseded.
+    """
+
+    def __init__(self, values: Values, group: str, name: str, newer: Callable[[str], bool]) -> None:
+        self._values = values
+        self._group = group
+        self._name = name
+        self._newer = newer
+        self._version: int | None = None
+
+    def read(self) -> str | None:
+        view = self._values.kv_get(self._group, self._name)
+        self._version = view.version
+        return view.value
+
+    def write(self, value: str) -> None:
+        """Conflict when it is lost twice: two live writers."""
+        for last_try in (False, True):
+            if self._version is None and (there := self.read()) is not None and self._newer(there):
+                raise Superseded(f"{self._name} was written by a newer incarnation: this one must stop")
+            try:
+                self._version = self._values.kv_put(self._group, self._name, value, self._version or 0).version
+                return
+            except Conflict:
+                self._version = None
+                if last_try:
+                    raise
+
+
+class Weights:
+    """One writer per incarnation of the actor. Save a checkpoint before you publish what came after it."""
+
+    def __init__(self, values: Values, group: str, incarnation: int, published: Published, follower: Follower) -> None:
+        self._incarnation = incarnation
+        self._published = published
+        self._follower = follower
+        self._lock = threading.Lock()
+        self._cell = Cell(values, group, HEAD, self._newer)
+        self._head: WeightsId | None = None
+
+    @property
+    def head(self) -> WeightsId | None:
+        """What this incarnation published last; None before its first."""
+        return self._head
+
+    @property
+    def version(self) -> int:
+        """The trainer's version: −1 before the first publish of this incarnation."""
+        return self._head.version if self._head else -1
+
+    def publish(self, version: int, path: str | os.PathLike[str], data: bytes | None = None) -> WeightsId:
+        """Make the file (or folder) at `path` the policy, as `version`. Returns once that is durable.
+
+        `data` is written there first, atomically; without it the path is already written, is synced, and must not change any
+        more: use a new name for each version, in a claim that the rollouts share. Versions grow within an incarnation
+        (ValueError); after a restart they may begin anew, since the incarnation is part of the id. Superseded when a newer
+        incarnation of the actor has published.
+        """
+        with self._lock:
+            if version <= self.version:
+                raise ValueError(f"version {version} does not follow {self.version}")
+            if data is not None:
+                write_atomically(path, data)
+            elif not os.path.isdir(path):
+                sync(path)
+            weights = WeightsId(self._incarnation, version, digest(path))
+            # From here on nothing older than `max_staleness` is sent anything, before the coordinator has even seen it.
+            self._published.add(weights)
+            self._cell.write(Head(weights, os.path.abspath(path)).render())
+            self._head = weights
+            return weights
+
+    def wait_synced(self, version: int | None = None, rollouts: int | None = None, timeout_s: float | None = None) -> float:
+        """Wait till `rollouts` (default: `min_rollouts`) eligible ones carry `version` (default: the newest), in seconds.
+
+        NoQuorum after `timeout_s` (default: `quorum_timeout`). Not needed before `rollouts.generate`, which waits by itself.
+        """
+        wanted = self.version if version is None else version
+        began = time.monotonic()
+        facts = self._follower.picture.coordinator
+        if facts is None:
+            raise NoQuorum("this group has no coordinator: nobody brings weights to its rollouts")
+        member, need = facts.rollout, facts.min_rollouts if rollouts is None else rollouts
+
+        def synced(picture: Picture) -> bool:
+            return sum(self._carries(endpoint.weights, wanted) for endpoint in picture.endpoints(member)) >= need
+
+        if not self._follower.wait(synced, facts.quorum_timeout_s if timeout_s is None else timeout_s):
+            raise NoQuorum(f"fewer than {need} rollouts carry version {wanted}")
+        return time.monotonic() - began
+
+    def _carries(self, weights: WeightsId | None, version: int) -> bool:
+        return weights is not None and weights.version == version and weights.actor_incarnation == self._incarnation
+
+    def _newer(self, text: str) -> bool:
+        try:
+            return Head.parse(text).weights.actor_incarnation > self._incarnation
+        except ValueError:
+            return False
