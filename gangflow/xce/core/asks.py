@@ -46,6 +46,8 @@ class Ask:
     held: tuple[tuple[str, str], ...] = ()
     """(member, host) of the group's slots that keep their places: a re-placement stays in their domain."""
     excluded: tuple[str, ...] = ()
+    together: bool = False
+    """RECOVERY only: all of these slots or none (the slots of a group restart that lost their places)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,6 +226,8 @@ class SlotChanged:
     message: str = ""
     freed: bool = False
     """Its capacity returns with this event."""
+    exit: Exit | None = None
+    """How the incarnation that is being stopped failed, when that is why it is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +255,8 @@ class TaskMoved:
     phase: TaskPhase
     token: str = ""
     pid: int = 0
+    message: str = ""
+    """The last error of its ready probe."""
 
 
 # --- claims ---------------------------------------------------------------------------------------------------------

@@ -107,6 +107,8 @@ class Task:
     """The boot of the agent that prepared it."""
     pid: int = 0
     started_ms: int = 0
+    message: str = ""
+    """The last error of its ready probe, while it is not ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +211,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class BudgetUse:
-    """Restarts that one rule paid for one slot (`member`, `index`), or for all (empty, -1)."""
+    """Restarts that one rule paid for one slot (`member`, `index`), for all (empty, -1), or by its `then` (empty, -2)."""
 
     rule: int
     member: str
