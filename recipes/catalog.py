@@ -32,7 +32,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe(
         "grpo",
         "GRPO on column addition: an actor, two rollouts, reward and reference; numpy on CPU, learns in half a minute",
-        "gangflow.recipes.grpo",
+        "gangflow.recipes.grpo.build",
     ),
 )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from gangflow.recipes.grpo.config import VARIABLE, Config
+from gangflow.recipes.grpo.config import PRESETS, VARIABLE, Config
 from gangflow.specs.claims import Claim
 from gangflow.specs.cluster import ClusterSpec, HostSpec
 from gangflow.specs.coordinator import RLCoordinator
@@ -21,7 +21,9 @@ from gangflow.specs.group import CoStartGroup
 from gangflow.specs.member import Job, ReplicaSet
 from gangflow.specs.probes import HttpProbe
 
-CLAIM: Final = "run"
+__all__ = ["PRESETS", "Config", "build", "cluster"]
+
+CLAIM: Final = "ckpt"
 """The shared folder: checkpoints, weights, metrics, result."""
 PORT: Final = "http"
 WRONG_POLICY: Final = 65
@@ -34,7 +36,7 @@ def build(config: Config) -> CoStartGroup:
         config.name,
         priority=config.priority,
         environment={
-            VARIABLE: config.model_dump_json(),
+            VARIABLE: config.for_programs(),
             # Five processes share the machine: one thread each, or they take turns in waiting for each other.
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
@@ -101,7 +103,7 @@ def cluster(config: Config) -> ClusterSpec:
                 name=f"h[0-{config.rollouts + 1}]",
                 cpu=2 * config.cpu / 1_000,
                 mem=2 * config.mem,
-                gpus=config.gpus // 1_000,
+                gpus=-(-config.gpus // 1_000),
                 gpu_model="virtual" if config.gpus else "",
             )
         ],
@@ -125,7 +127,7 @@ def _restart(config: Config, *, then: str) -> FailureRule:
         "restart_member",
         max_restarts=config.max_restarts,
         window="1h",
-        backoff=Backoff(initial="200ms", factor=2, max="10s"),
+        backoff=Backoff(initial=_ms(200), factor=2, max=_ms(10_000)),
         then=then,
     )
 
@@ -138,5 +140,6 @@ def _service() -> dict[str, Any]:
     }
 
 
-def _ms(duration: int) -> str:
+def _ms(duration: int) -> Any:
+    """A number of milliseconds as specs read it: a bare number would mean seconds."""
     return f"{duration}ms"

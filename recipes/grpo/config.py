@@ -17,6 +17,11 @@ from gangflow.specs.quantity import Cpu, Duration, Gpu, Memory
 VARIABLE: Final = "GRPO_CONFIG"
 """The environment variable by which the programs get their configuration, as JSON."""
 
+_OF_THE_GROUP = (
+    *("name", "rollouts", "min_rollouts", "max_restarts", "quorum_timeout", "hang_timeout"),
+    *("cpu", "mem", "gpus", "priority", "python"),
+)
+
 Count = Annotated[Whole, Field(ge=1)]
 Seed = Annotated[Whole, Field(ge=0)]
 
@@ -87,6 +92,10 @@ class Config(Spec):
             learning_rate=self.learning_rate,
             kl_weight=self.kl_weight,
         )
+
+    def for_programs(self) -> str:
+        """As JSON, without what only shapes the group."""
+        return self.model_dump_json(exclude=set(_OF_THE_GROUP))
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gangflow.recipes.grpo import task
-from gangflow.recipes.grpo.policy import Floats, Parameters, Policy, write_arrays
-from gangflow.recipes.grpo.task import ANSWER_DIGITS, Digits
+from gangflow.recipes.grpo.policy import Floats, Parameters, Policy, chances, write_arrays
+from gangflow.recipes.grpo.task import Digits
 
 LAYOUT: Final = 1
 """Version of the checkpoint file."""
@@ -97,10 +97,9 @@ class Learner:
         self._rng = np.random.Generator(np.random.PCG64([seed, 1]))
 
     def draw(self, problems: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-        """The next step's problems (prompts,) and the seed of every sample (prompts, samples)."""
+        """The next step's problems (prompts,) and the seed of each (prompts,)."""
         chosen = self._rng.choice(problems, self.settings.prompts, replace=False)
-        shape = (self.settings.prompts, self.settings.samples)
-        return chosen, self._rng.integers(0, 2**63, shape, dtype=np.uint64)
+        return chosen, self._rng.integers(0, 2**63, self.settings.prompts, dtype=np.uint64)
 
     def train(self, batch: Batch) -> StepReport:
         """One GRPO step on a batch; the policy's arrays are updated in place."""
@@ -182,9 +181,10 @@ def repeated(problems: NDArray[np.int64], samples: int) -> Digits:
     return np.repeat(task.prompts_of(problems), samples, axis=0)
 
 
-def sample_batch(engine: Policy, reference: Policy, problems: NDArray[np.int64], seeds: NDArray[np.uint64]) -> Batch:
+def sample_batch(
+    engine: Policy, reference: Policy, problems: NDArray[np.int64], seeds: NDArray[np.uint64], samples: int
+) -> Batch:
     """A step's samples made and judged in this process: what the programs do together over HTTP."""
-    prompts = repeated(problems, seeds.shape[1])
-    answers, logprobs = engine.sample(prompts, seeds.reshape(-1))
-    assert answers.shape[1] == ANSWER_DIGITS
+    prompts = repeated(problems, samples)
+    answers, logprobs = engine.sample(prompts, chances(seeds, samples))
     return Batch(prompts, answers, logprobs, task.rewards(prompts, answers), reference.logprobs(prompts, answers))

@@ -57,18 +57,19 @@ def _columns(prompts: Digits, column: int) -> Digits:
     return found
 
 
-def uniforms(seeds: NDArray[np.uint64], draws: int) -> Floats:
-    """Numbers (n, draws) in [0, 1) that depend on each sample's seed alone (SplitMix64).
+def chances(seeds: NDArray[np.uint64], samples: int) -> Floats:
+    """The random numbers (n · samples, 3) in [0, 1) of the samples of n prompts, prompt by prompt (SplitMix64).
 
-    So a sample is the same whichever engine makes it, beside whatever others: one that is re-dispatched changes nothing.
+    They depend on the prompt's seed and the sample's index alone. So a sample is the same whichever engine makes it, beside
+    whatever others: one that is re-dispatched changes nothing.
     """
     with np.errstate(over="ignore"):
-        steps = np.arange(1, draws + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        steps = np.arange(1, samples * ANSWER_DIGITS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         mixed = seeds[:, None] + steps[None, :]
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         mixed ^= mixed >> np.uint64(31)
-    return np.asarray((mixed >> np.uint64(40)) * 2.0**-24, np.float32)
+    return np.asarray((mixed >> np.uint64(40)) * 2.0**-24, np.float32).reshape(-1, ANSWER_DIGITS)
 
 
 class Policy:
@@ -112,15 +113,15 @@ class Policy:
         chosen = self.log_distribution(rows)[back, answers.reshape(-1)]
         return chosen.reshape(-1, ANSWER_DIGITS)
 
-    def sample(self, prompts: Digits, seeds: NDArray[np.uint64]) -> tuple[Digits, Floats]:
-        """An answer (n, 3) to each prompt, drawn by that sample's seed, and the log-probability (n, 3) of its digits."""
-        return self._write(prompts, uniforms(seeds, ANSWER_DIGITS))
+    def sample(self, prompts: Digits, drawn: Floats) -> tuple[Digits, Floats]:
+        """An answer (n, 3) to each prompt, by the numbers (n, 3) that were drawn for it, and its digits' log-probabilities."""
+        return self._write(prompts, drawn)
 
     def greedy(self, prompts: Digits) -> Digits:
         """The most probable digit, column by column: answers (n, 3)."""
         return self._write(prompts, None)[0]
 
-    def _write(self, prompts: Digits, chances: Floats | None) -> tuple[Digits, Floats]:
+    def _write(self, prompts: Digits, drawn: Floats | None) -> tuple[Digits, Floats]:
         count = len(prompts)
         answers = np.zeros((count, ANSWER_DIGITS), np.int8)
         logprobs = np.zeros((count, ANSWER_DIGITS), np.float32)
@@ -132,12 +133,12 @@ class Policy:
                 contexts[:, 4] = answers[:, column - 1]
             rows, back = _distinct(contexts)
             options = self.log_distribution(rows)[back]
-            if chances is None:
+            if drawn is None:
                 chosen = options.argmax(axis=1)
             else:
                 reached = np.exp(options).cumsum(axis=1)
                 # Rounding may leave the last sum below 1: then the draw still has to be a digit.
-                chosen = np.minimum((reached <= chances[:, column, None] * reached[:, -1:]).sum(axis=1), DIGITS - 1)
+                chosen = np.minimum((reached <= drawn[:, column, None] * reached[:, -1:]).sum(axis=1), DIGITS - 1)
             answers[:, column] = chosen
             logprobs[:, column] = options[every, chosen]
         return answers, logprobs

@@ -20,7 +20,7 @@ def _steps(learner: Learner, reference: Policy, count: int) -> list[StepReport]:
     reports = []
     for _ in range(count):
         problems, seeds = learner.draw(trained)
-        reports.append(learner.train(sample_batch(learner.policy, reference, problems, seeds)))
+        reports.append(learner.train(sample_batch(learner.policy, reference, problems, seeds, learner.settings.samples)))
     return reports
 
 
@@ -62,7 +62,7 @@ def test_the_surrogates_slope_is_that_of_the_objective() -> None:
 def test_a_step_makes_rewarded_answers_more_probable() -> None:
     learner, reference = _fresh(0, Hyperparameters(kl_weight=0.0))
     problems, seeds = learner.draw(task.split()[0])
-    batch = sample_batch(learner.policy, reference, problems, seeds)
+    batch = sample_batch(learner.policy, reference, problems, seeds, 16)
     gains = advantages(batch.rewards, 16)
     report = learner.train(batch)
     change = (learner.policy.logprobs(batch.prompts, batch.answers) - batch.logprobs).sum(axis=1)
@@ -106,8 +106,8 @@ def test_samples_of_two_engines_are_those_of_one() -> None:
     """A rollout that is lost changes nothing: whoever makes a sample, it is the same."""
     learner, reference = _fresh(2)
     problems, seeds = learner.draw(task.split()[0])
-    whole = sample_batch(learner.policy, reference, problems, seeds)
-    parts = [sample_batch(learner.policy, reference, problems[cut], seeds[cut]) for cut in (slice(0, 23), slice(23, 64))]
+    whole = sample_batch(learner.policy, reference, problems, seeds, 16)
+    parts = [sample_batch(learner.policy, reference, problems[cut], seeds[cut], 16) for cut in (slice(0, 23), slice(23, 64))]
     assert np.array_equal(whole.answers, np.concatenate([part.answers for part in parts]))
     assert np.array_equal(whole.logprobs, np.concatenate([part.logprobs for part in parts]))
 

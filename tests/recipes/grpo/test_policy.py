@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from gangflow.recipes.grpo import task
-from gangflow.recipes.grpo.policy import NOTHING, Policy, contexts_of, uniforms
+from gangflow.recipes.grpo.policy import NOTHING, Policy, chances, contexts_of
 
 
 def _some(count: int, seed: int = 0) -> tuple[task.Digits, np.ndarray]:
     rng = np.random.default_rng(seed)
-    return task.prompts_of(rng.integers(0, task.PROBLEMS, count)), rng.integers(0, 2**63, count, dtype=np.uint64)
+    prompts = task.prompts_of(rng.integers(0, task.PROBLEMS, count))
+    return prompts, chances(rng.integers(0, 2**63, count, dtype=np.uint64), 1)
 
 
 def test_contexts_show_a_column_the_one_before_and_the_previous_output() -> None:
@@ -34,8 +35,8 @@ def test_gradients_are_those_of_finite_differences() -> None:
     # In float64 a difference quotient is exact enough to hold the gradients to.
     policy.parameters = {name: value.astype(np.float64) for name, value in policy.parameters.items()}  # type: ignore[misc]
     policy.parameters["w2"] *= 20  # away from the nearly uniform start
-    prompts, seeds = _some(40, 1)
-    answers, _ = policy.sample(prompts, seeds)
+    prompts, drawn = _some(40, 1)
+    answers, _ = policy.sample(prompts, drawn)
     rng = np.random.default_rng(2)
     weights = rng.standard_normal(answers.shape)
     found = policy.gradients(prompts, answers, weights)
@@ -59,8 +60,8 @@ def test_gradients_are_those_of_finite_differences() -> None:
 
 def test_logprobs_of_samples_are_those_that_they_were_drawn_with() -> None:
     policy = Policy.fresh(0)
-    prompts, seeds = _some(300)
-    answers, logprobs = policy.sample(prompts, seeds)
+    prompts, drawn = _some(300)
+    answers, logprobs = policy.sample(prompts, drawn)
     assert np.array_equal(policy.logprobs(prompts, answers), logprobs)
     every = np.exp(policy.log_distribution(contexts_of(prompts, answers).reshape(-1, 5)))
     assert every.sum(axis=1) == pytest.approx(1.0, abs=1e-5)
@@ -69,12 +70,12 @@ def test_logprobs_of_samples_are_those_that_they_were_drawn_with() -> None:
 def test_a_sample_is_the_same_in_whatever_batch_it_is_drawn() -> None:
     """To the bit: otherwise samples re-dispatched to another engine would change the run."""
     policy = Policy.fresh(0)
-    prompts, seeds = _some(1_000)
-    answers, logprobs = policy.sample(prompts, seeds)
+    prompts, drawn = _some(1_000)
+    answers, logprobs = policy.sample(prompts, drawn)
     rng = np.random.default_rng(5)
     for size in (1, 2, 3, 15, 16, 17, 64, 333, 999):
         part = rng.permutation(1_000)[:size]
-        again, logs = policy.sample(prompts[part], seeds[part])
+        again, logs = policy.sample(prompts[part], drawn[part])
         assert np.array_equal(again, answers[part]), size
         assert np.array_equal(logs, logprobs[part]), size
 
@@ -83,18 +84,26 @@ def test_draws_follow_the_distribution() -> None:
     policy = Policy.fresh(0)
     policy.parameters["w2"] *= 20
     prompts = np.repeat(task.prompts_of(np.array([1234])), 20_000, axis=0)
-    answers, _ = policy.sample(prompts, np.random.default_rng(0).integers(0, 2**63, 20_000, dtype=np.uint64))
+    answers, _ = policy.sample(prompts, chances(np.array([7], np.uint64), 20_000))
     expected = np.exp(policy.log_distribution(contexts_of(prompts[:1], answers[:1])[:, 0])[0])
     assert np.bincount(answers[:, 0], minlength=10) / 20_000 == pytest.approx(expected, abs=0.015)
 
 
-def test_uniforms_are_in_the_unit_interval_and_spread() -> None:
-    found = uniforms(np.arange(50_000, dtype=np.uint64), 3)
+def test_chances_are_in_the_unit_interval_and_spread() -> None:
+    found = chances(np.arange(1_000, dtype=np.uint64), 50)
+    assert found.shape == (50_000, 3)
     assert found.min() >= 0.0
     assert found.max() < 1.0
     for column in found.T:
         assert np.histogram(column, 10, (0, 1))[0] / 50_000 == pytest.approx(0.1, abs=0.01)
     assert abs(np.corrcoef(found.T)[np.triu_indices(3, 1)]).max() < 0.02
+
+
+def test_chances_of_a_prompt_do_not_depend_on_its_neighbours() -> None:
+    seeds = np.array([3, 2**63 - 1, 99], np.uint64)
+    together = chances(seeds, 16).reshape(3, 16, 3)
+    assert np.array_equal(together[1], chances(seeds[1:2], 16))
+    assert len(np.unique(together)) == together.size
 
 
 def test_greedy_is_the_most_probable_digit() -> None:

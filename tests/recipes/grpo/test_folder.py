@@ -1,0 +1,42 @@
+"""The run's files."""
+
+import json
+import os
+from pathlib import Path
+
+from gangflow.recipes.grpo.folder import KEPT_WEIGHTS, RunFolder
+from gangflow.recipes.grpo.plot import read_metrics
+
+
+def test_only_the_newest_weights_stay_and_the_head_always(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, 1)
+    paths = [folder.weights(version) for version in range(7)]
+    for age, path in enumerate(paths):
+        path.write_bytes(b"w")
+        os.utime(path, ns=(age, age))
+    folder.forget_weights(paths[0])
+    assert {path for path in paths if path.exists()} == {paths[0], *paths[-KEPT_WEIGHTS:]}
+
+
+def test_two_lives_of_a_step_have_two_files(tmp_path: Path) -> None:
+    first, second = RunFolder(tmp_path, 1), RunFolder(tmp_path, 2)
+    assert first.checkpoint(10) != second.checkpoint(10)
+    assert first.weights(10) != second.weights(10)
+
+
+def test_a_line_that_a_kill_cut_short_spoils_no_other(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, 1)
+    folder.record({"step": 1, "reward": 0.1})
+    with open(folder.metrics, "a") as out:
+        out.write('{"step": 2, "rew')
+    folder.record({"step": 2, "reward": 0.2})
+    folder.record({"step": 3, "reward": 0.3})
+    assert [entry["reward"] for entry in read_metrics(folder.metrics)] == [0.1, 0.2, 0.3]
+
+
+def test_the_result_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, 1)
+    folder.finish({"accuracy": 0.5})
+    folder.finish({"accuracy": 0.9})
+    assert json.loads(folder.result.read_text()) == {"accuracy": 0.9}
+    assert not list(tmp_path.glob(".*"))
