@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gangflow.specs.cluster import ClusterSpec, HostSpec
     from gangflow.specs.coordinator import RLCoordinator
     from gangflow.specs.document import dump, load
-    from gangflow.specs.failure import Backoff, FailureRule, Match
+    from gangflow.specs.failure import Backoff, FailureMatch, FailureRule
     from gangflow.specs.group import Barrier, CoStartGroup, Placement, Recovery
     from gangflow.specs.member import Job, ReplicaSet
     from gangflow.specs.probes import ExecProbe, FileProbe, HttpProbe, TcpProbe
@@ -30,7 +30,7 @@ _HOMES = {
     "gangflow.specs.cluster": ("ClusterSpec", "HostSpec"),
     "gangflow.specs.coordinator": ("RLCoordinator",),
     "gangflow.specs.document": ("dump", "load"),
-    "gangflow.specs.failure": ("Backoff", "FailureRule", "Match"),
+    "gangflow.specs.failure": ("Backoff", "FailureMatch", "FailureRule"),
     "gangflow.specs.group": ("Barrier", "CoStartGroup", "Placement", "Recovery"),
     "gangflow.specs.member": ("Job", "ReplicaSet"),
     "gangflow.specs.probes": ("ExecProbe", "FileProbe", "HttpProbe", "TcpProbe"),
@@ -45,6 +45,7 @@ __all__ = [
     "CoStartGroup",
     "Context",
     "ExecProbe",
+    "FailureMatch",
     "FailureRule",
     "FileProbe",
     "GangflowError",
@@ -52,7 +53,6 @@ __all__ = [
     "HostSpec",
     "HttpProbe",
     "Job",
-    "Match",
     "NoQuorum",
     "Placement",
     "RLCoordinator",

@@ -1,0 +1,1 @@
+"""The two commands: `gangflow` runs groups, `xcecli` looks at XCE in LSF's manner."""

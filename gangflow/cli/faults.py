@@ -1,0 +1,62 @@
+"""Faults on purpose: `--fault 'rollout[0]@step=60:kill'` sends a signal to a slot's process when its moment has come.
+
+It goes the way of any operator, through the contract; XCE and the coordinator learn of it only by what then happens.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gangflow.errors import Problem, SpecError
+
+SIGNALS: Mapping[str, int] = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP, "cont": signal.SIGCONT}
+_FORM = re.compile(r"(?P<member>[a-z][a-z0-9_-]*)(\[(?P<index>\d+)\])?@(?P<when>[a-z]+)=(?P<value>\d+(\.\d+)?)(s)?:(?P<what>\w+)")
+_MOMENTS = ("step", "after")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One planned fault."""
+
+    member: str
+    index: int
+    signal: int
+    step: int | None = None
+    """When any heartbeat says this step or a later one."""
+    after_s: float | None = None
+    """Seconds after the group was first RUNNING."""
+
+    def due(self, step: int | None, running_s: float | None) -> bool:
+        """Whether its moment has come."""
+        if self.step is not None:
+            return step is not None and step >= self.step
+        return running_s is not None and self.after_s is not None and running_s >= self.after_s
+
+    def __str__(self) -> str:
+        word = next(name for name, number in SIGNALS.items() if number == self.signal)
+        moment = f"step {self.step}" if self.step is not None else f"{self.after_s:g} s after the start"
+        return f"{word} {self.member}[{self.index}] at {moment}"
+
+
+def parse(text: str) -> Fault:
+    """`member[index]@step=N:kill` or `member[index]@after=SECONDS:kill`; signals are kill, term, stop and cont."""
+    found = _FORM.fullmatch(text.strip())
+    if found is None:
+        raise SpecError([Problem("fault", repr(text), "member[index]@step=N:kill or member[index]@after=SECONDS:kill")])
+    when, what = found["when"], found["what"]
+    if when not in _MOMENTS:
+        raise SpecError([Problem("fault", repr(when), "step or after", *difflib.get_close_matches(when, _MOMENTS, 1))])
+    if what not in SIGNALS:
+        raise SpecError([Problem("fault", repr(what), "one of " + ", ".join(SIGNALS), *difflib.get_close_matches(what, SIGNALS, 1))])
+    by_step = when == "step"
+    return Fault(
+        found["member"],
+        int(found["index"] or 0),
+        SIGNALS[what],
+        step=int(float(found["value"])) if by_step else None,
+        after_s=None if by_step else float(found["value"]),
+    )

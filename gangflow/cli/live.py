@@ -1,0 +1,121 @@
+"""The live table: a group's view, heartbeats and story as something that rich can draw. Pure but for the drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group as Stack
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gangflow.cli.story import Story
+from gangflow.xce.rest.messages import BeatView
+from gangflow.xce.rest.schema import GroupView, SlotView
+
+LINES_SHOWN = 8
+_COLOURS = {
+    "RUNNING": "green",
+    "READY": "green",
+    "SUCCEEDED": "green",
+    "DONE": "green",
+    "FAILED": "red",
+    "EXIT": "red",
+    "LOST": "red",
+    "CANCELLED": "yellow",
+    "DEGRADED": "red",
+    "PENDING": "dim",
+}
+
+
+def state_text(state: str) -> Text:
+    """A state in its colour."""
+    return Text(state, style=_COLOURS.get(state, "yellow"))
+
+
+def newest(beats: Mapping[tuple[str, int], BeatView], key: str) -> Any:
+    """The largest value of a heartbeat's field over all slots; None if nobody says it."""
+    values = [beat.body[key] for beat in beats.values() if isinstance(beat.body.get(key), int | float)]
+    return max(values, default=None)
+
+
+def progress_line(beats: Mapping[tuple[str, int], BeatView]) -> str:
+    """Step, reward and rates, as far as the members say them."""
+    parts = []
+    for key, form in (
+        ("step", "step {:.0f}"),
+        ("reward", "reward {:.3f}"),
+        ("samples_per_s", "{:.0f} samples/s"),
+        ("accuracy", "held-out accuracy {:.2f}"),
+        ("redispatched", "{:.0f} re-dispatched"),
+        ("lost", "{:.0f} lost"),
+        ("duplicates", "{:.0f} duplicate"),
+    ):
+        value = newest(beats, key)
+        if value is not None:
+            parts.append(form.format(value))
+    return " · ".join(parts)
+
+
+def headline(view: GroupView, now_ms: int) -> Text:
+    """Name, state, how long, and why if it waits."""
+    line = Text.assemble((view.name, "bold"), " ", f"({view.id}) ", state_text(view.state))
+    line.append(f"  epoch {view.epoch}  {max(0, (view.ended_ms or now_ms) - view.submitted_ms) / 1000:.0f} s")
+    if view.reason is not None:
+        line.append(f"  {view.reason.code}: {view.reason.text}")
+        if view.reason.blocker:
+            line.append(f" (blocked by {view.reason.blocker})")
+    return line
+
+
+def table(view: GroupView, beats: Mapping[tuple[str, int], BeatView], story: Story) -> Table:
+    """Members and slots, a row each."""
+    grid = Table(expand=False, pad_edge=False, box=None, header_style="dim")
+    for name in ("SLOT", "STATE", "HOST", "INC", "WEIGHTS", "RESTARTS", "SAYS"):
+        grid.add_column(name, no_wrap=name != "SAYS")
+    for member in view.members:
+        for slot in member.slots:
+            says = _says(slot, beats.get((slot.member, slot.index)))
+            weights = story.weights.get((slot.index, slot.incarnation), "") if member.kind == "replica_set" else ""
+            # Only rollouts serve weights: the same index of another replica set has none.
+            weights = weights if slot.member == "rollout" else ""
+            grid.add_row(
+                f"{slot.member}[{slot.index}]",
+                state_text(slot.state),
+                ",".join(slot.hosts),
+                str(slot.incarnation),
+                weights,
+                str(slot.restarts),
+                says,
+            )
+    return grid
+
+
+def _says(slot: SlotView, beat: BeatView | None) -> str:
+    if slot.reason is not None:
+        return f"{slot.reason.code}: {slot.reason.text}"
+    if slot.state in {"EXIT", "LOST", "BACKOFF"} and slot.exit is not None:
+        return f"{slot.exit.cause or 'ended'} {slot.exit.message}".strip()
+    if beat is not None and beat.incarnation == slot.incarnation and "step" in beat.body:
+        return f"step {beat.body['step']}"
+    return ""
+
+
+def screen(
+    view: GroupView | None, beats: Mapping[tuple[str, int], BeatView], story: Story, phase: str, now_ms: int, behind: GroupView | None
+) -> RenderableType:
+    """All that the live display shows."""
+    if view is None:
+        return Text(phase, style="bold")
+    parts: list[RenderableType] = [headline(view, now_ms), table(view, beats, story)]
+    progress = progress_line(beats)
+    if progress:
+        parts.append(Text(progress, style="bold"))
+    if behind is not None:
+        parts.append(Text.assemble(("behind it: ", "dim"), headline(behind, now_ms)))
+    begin = story.begin_ms or view.submitted_ms
+    parts += [
+        Text(f"{(at - begin) / 1000:7.1f} s  {text.splitlines()[0]}", style="dim") for at, text in story.lines[-LINES_SHOWN:]
+    ]
+    return Stack(*parts)

@@ -1,0 +1,81 @@
+"""`gangflow status` and `gangflow logs`."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+
+from rich.console import Console
+
+from gangflow.cli import live
+from gangflow.cli.story import Story
+from gangflow.errors import GangflowError, NotFound, Problem, SpecError
+from gangflow.home import homes
+from gangflow.launch import attach
+from gangflow.xce.rest.schema import GroupView
+
+_SLOT = re.compile(r"([a-z][a-z0-9_-]*)(?:\[(\d+)\])?")
+
+
+def show_status(console: Console, group: str, address: str) -> None:
+    """One group in detail, or a line for each group of each live cluster of this user."""
+    if group:
+        run = attach(group, address=address)
+        view = run.status()
+        beats = {(beat.member, beat.index): beat for beat in run.client.beats(run.id).heartbeats}
+        console.print(live.screen(view, beats, Story(run.id), "", int(time.time() * 1000), None))
+        return
+    if address:
+        from gangflow.clusters import join_cluster
+
+        with join_cluster(address).client() as client:
+            _list(console, address, client.groups().groups)
+        return
+    shown = 0
+    for home in homes():
+        if not home.alive:
+            continue
+        try:
+            with home.client(patience=1) as client:
+                _list(console, str(home.path), client.groups().groups)
+                shown += 1
+        except GangflowError as error:
+            console.print(f"{home.path}: {error.message}", markup=False, soft_wrap=True)
+    if not shown:
+        console.print("no cluster of this user runs on this machine")
+
+
+def _list(console: Console, place: str, groups: tuple[GroupView, ...]) -> None:
+    console.print(f"{place}: {len(groups)} group{'' if len(groups) == 1 else 's'}", markup=False, highlight=False, soft_wrap=True)
+    for view in groups:
+        console.print("  ", live.headline(view, int(time.time() * 1000)))
+
+
+def show_log(group: str, slot: str, *, follow: bool, stream: str, incarnation: int, task: int, address: str) -> None:
+    """Print what is there of a slot's log, and go on with `follow`.
+
+    Raises:
+        NotFound: no such slot, or no log of that incarnation.
+    """
+    named = _SLOT.fullmatch(slot)
+    if named is None:
+        raise SpecError([Problem("slot", repr(slot), "member or member[index]")])
+    member, index = named[1], int(named[2] or 0)
+    run = attach(group, address=address)
+    try:
+        run.status().slot(member, index)
+    except KeyError:
+        raise NotFound(f"group {group!r} has no slot {member}[{index}]") from None
+    if follow:
+        for piece in run.client.follow_log(run.id, member, index, incarnation, task, stream):
+            sys.stdout.write(piece.text)
+            sys.stdout.flush()
+        return
+    offset = 0
+    while True:
+        piece = run.client.log(run.id, member, index, incarnation, task, stream, offset)
+        sys.stdout.write(piece.text)
+        if piece.next_offset == offset or not piece.text:
+            return
+        offset = piece.next_offset

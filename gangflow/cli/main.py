@@ -1,0 +1,190 @@
+"""`gangflow`: run a recipe or a spec, watch it, find what runs, and keep a cluster up."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from gangflow.errors import GangflowError, GroupEnded
+
+app = typer.Typer(
+    name="gangflow",
+    help="Co-start groups: the parts of an RL run or an LLM service start together or not at all.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+console = Console()
+EXIT_CANCELLED = 3
+
+What = Annotated[str, typer.Argument(help="A recipe's name (see `gangflow recipes`) or a YAML file.")]
+Settings = Annotated[list[str] | None, typer.Argument(help="key=value settings, e.g. steps=100 or members.a.job.tasks=2.")]
+Address = Annotated[
+    str, typer.Option(envvar="GANGFLOW_ADDRESS", help="Join: an XCE's URL, a kept cluster's home, or a Ray address.")
+]
+ClusterFile = Annotated[Path | None, typer.Option("--cluster", help="Description of the hosts, for a cluster of one's own.")]
+Runtime = Annotated[str, typer.Option(help="Of a cluster of one's own: `ray`, or `local` (no Ray; one machine).")]
+Dashboard = Annotated[bool, typer.Option(help="Start Ray's dashboard, with the page /gangflow.")]
+Group = Annotated[str, typer.Argument(help="A group's name or id.")]
+
+
+@app.command()
+def run(
+    what: What,
+    settings: Settings = None,
+    address: Address = "",
+    cluster: ClusterFile = None,
+    runtime: Runtime = "ray",
+    dashboard: Dashboard = False,
+    fault: Annotated[list[str] | None, typer.Option(help="e.g. 'rollout[0]@step=60:kill'; may be repeated.")] = None,
+    detach: Annotated[bool, typer.Option(help="Return when it is submitted; find it again with `gangflow attach`.")] = False,
+) -> None:
+    """Run a group: start a cluster (or join one), submit, watch, and end with the group's result as exit code."""
+    from gangflow.cli.running import run_group
+    from gangflow.cli.sources import read, read_cluster
+
+    source = read(what, settings or [])
+    described = read_cluster(cluster) or source.cluster
+    raise typer.Exit(run_group(console, source, described, address, runtime, dashboard, fault or [], detach))
+
+
+@app.command()
+def demo(
+    settings: Annotated[list[str] | None, typer.Argument(help="key=value settings of the grpo recipe.")] = None,
+    runtime: Runtime = "ray",
+    dashboard: Dashboard = False,
+    out: Annotated[Path, typer.Option(help="Where the picture and the trace are written.")] = Path("out/demo"),
+) -> None:
+    """The whole story on one machine: co-started, a rollout killed and re-admitted, learned, and a second group that waited."""
+    from gangflow.cli.demo import run_demo
+
+    raise typer.Exit(run_demo(console, settings or [], runtime, dashboard, out))
+
+
+@app.command()
+def render(what: What, settings: Settings = None) -> None:
+    """Print the group that would be submitted, as YAML. Nothing is started."""
+    from gangflow.cli.sources import read
+    from gangflow.specs.document import dump
+
+    print(dump(read(what, settings or []).group), end="")
+
+
+@app.command()
+def recipes() -> None:
+    """List the recipes."""
+    from gangflow.cli.sources import recipes as listed
+
+    for name, summary in listed():
+        print(f"{name:12} {summary}")
+
+
+@app.command()
+def status(group: Annotated[str, typer.Argument(help="A group; all groups if left out.")] = "", address: Address = "") -> None:
+    """Show what runs: every group of every cluster of this user, or one group in detail."""
+    from gangflow.cli.looking import show_status
+
+    show_status(console, group, address)
+
+
+@app.command()
+def logs(
+    group: Group,
+    slot: Annotated[str, typer.Argument(help="member or member[index].")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it grows.")] = False,
+    stderr: Annotated[bool, typer.Option(help="stderr instead of stdout.")] = False,
+    incarnation: Annotated[int, typer.Option(help="0 is the newest.")] = 0,
+    task: Annotated[int, typer.Option(help="Of a job of several tasks.")] = 0,
+    address: Address = "",
+) -> None:
+    """Print a slot's log."""
+    from gangflow.cli.looking import show_log
+
+    show_log(group, slot, follow=follow, stream="stderr" if stderr else "stdout", incarnation=incarnation, task=task, address=address)
+
+
+@app.command()
+def attach(group: Group, address: Address = "") -> None:
+    """Watch a group that runs; Ctrl-C asks again whether to detach or to cancel it."""
+    from gangflow.cli.running import watch
+    from gangflow.launch import attach as find
+
+    run_ = find(group, address=address)
+    raise typer.Exit(watch(console, run_, [], stop=False))
+
+
+@app.command()
+def cancel(
+    group: Group, address: Address = "", wait: Annotated[bool, typer.Option(help="Until nothing of it is left.")] = True
+) -> None:
+    """Tear a group down."""
+    from gangflow.launch import attach as find
+
+    run_ = find(group, address=address)
+    run_.cancel()
+    view = run_.wait(check=False) if wait else run_.status()
+    print(f"{view.name} ({view.id}) {view.state}")
+
+
+@app.command()
+def up(
+    home: Annotated[Path | None, typer.Option(envvar="GANGFLOW_HOME", help="Its folder; ~/.gangflow/default by default.")] = None,
+    cluster: ClusterFile = None,
+    runtime: Runtime = "ray",
+    dashboard: Dashboard = True,
+) -> None:
+    """Start a cluster that stays, on the journal in its home if there is one."""
+    from gangflow.cli.keeping import bring_up
+
+    bring_up(console, home, cluster, runtime, dashboard)
+
+
+@app.command()
+def down(
+    home: Annotated[Path | None, typer.Option(envvar="GANGFLOW_HOME", help="The cluster's folder.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every cluster of this user, left-over runs too.")] = False,
+) -> None:
+    """Stop a kept cluster and everything that runs in it. Its journal stays."""
+    from gangflow.cli.keeping import take_down
+
+    take_down(console, home, every)
+
+
+def _later(name: str, what: str) -> None:
+    @app.command(name, hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+    def refuse() -> None:
+        console.print(f"gangflow {name}: {what} is not part of this version.", style="red", markup=False)
+        raise typer.Exit(2)
+
+
+for _name, _what in (
+    ("plan", "planning before submission"),
+    ("simulate", "the simulator"),
+    ("replay", "replay of a journal"),
+    ("scale", "scaling a running group"),
+    ("init", "copying a recipe"),
+):
+    _later(_name, _what)
+
+
+def main() -> None:
+    """The entry point: every error of gangflow's becomes one message, its remedy, and its exit code."""
+    try:
+        app()
+    except GroupEnded as error:
+        console.print(error.message, style="red", markup=False)
+        sys.exit(EXIT_CANCELLED if error.state == "CANCELLED" else error.exit_code)
+    except GangflowError as error:
+        Console(stderr=True).print(error.message, style="red", markup=False, highlight=False, soft_wrap=True)
+        if error.advice:
+            Console(stderr=True).print(f"→ {error.advice}", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

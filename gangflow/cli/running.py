@@ -1,0 +1,92 @@
+"""`gangflow run` and `attach`: from a source to an exit code."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from gangflow import clusters
+from gangflow.cli import faults as fault_words
+from gangflow.cli.faults import Fault
+from gangflow.cli.sources import Source
+from gangflow.cli.watching import Watching, ask_detach_or_cancel, check_faults, final_words
+from gangflow.launch import Run, submit
+from gangflow.specs.cluster import ClusterSpec
+
+EXIT_OF_STATE = {"SUCCEEDED": 0, "FAILED": 1, "CANCELLED": 3}
+DETACHED = 0
+
+
+def speaker(console: Console) -> clusters.Say:
+    """Says each phase on a line of its own, with the seconds since the start."""
+    begin = time.monotonic()
+
+    def say(text: str) -> None:
+        console.print(f"{time.monotonic() - begin:7.1f} s  {text}", markup=False, highlight=False, soft_wrap=True)
+
+    return say
+
+
+def open_cluster(
+    console: Console, source: Source, described: ClusterSpec | None, address: str, runtime: str, dashboard: bool
+) -> clusters.Cluster:
+    """Join the cluster at `address`, or start one of the run's own."""
+    say = speaker(console)
+    slots = sum(1 if member.kind == "job" else member.replicas for member in source.group.members.values())
+    say(f"group {source.group.name!r}: {len(source.group.members)} members, {slots} slots")
+    if address:
+        return clusters.join_cluster(address, say=say)
+    return clusters.own_cluster(source.group.name, described, runtime=runtime, dashboard=dashboard, say=say)
+
+
+def run_group(
+    console: Console,
+    source: Source,
+    described: ClusterSpec | None,
+    address: str,
+    runtime: str,
+    dashboard: bool,
+    faults: Sequence[str],
+    detach: bool,
+) -> int:
+    """Run a group to its end, or leave it running. Returns the exit code."""
+    planned = [fault_words.parse(text) for text in faults]
+    cluster = open_cluster(console, source, described, address, runtime, dashboard)
+    owns = not address
+    try:
+        run = submit(source.group, cluster, owns=False)
+        check_faults(planned, run.status())
+    except BaseException:
+        if owns:
+            cluster.stop()
+        raise
+    console.print(f"group <{run.id}> {run.name!r} is submitted to {cluster.name}", markup=False, highlight=False, soft_wrap=True)
+    if detach:
+        console.print(f"detached: `gangflow attach {run.name}` watches it, `gangflow cancel {run.name}` ends it", markup=False)
+        return DETACHED
+    return watch(console, run, planned, stop=owns)
+
+
+def watch(console: Console, run: Run, faults: Sequence[Fault], *, stop: bool) -> int:
+    """Watch a run until it ends. `stop`: its cluster is the run's own, and ends with it unless it is detached."""
+    watching = Watching(run, faults)
+    detached = False
+    try:
+        try:
+            view = watching.follow(console)
+        except KeyboardInterrupt:
+            if ask_detach_or_cancel(console):
+                detached = True
+                console.print(f"detached: `gangflow attach {run.name}` watches it again", markup=False)
+                return DETACHED
+            run.cancel()
+            view = run.wait(check=False)
+        for line in final_words(view, watching.story):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        return EXIT_OF_STATE.get(view.state, 1)
+    finally:
+        run.close()
+        if stop and not detached:
+            run.cluster.stop()

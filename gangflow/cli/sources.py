@@ -1,0 +1,83 @@
+"""What to run: a recipe by name with `key=value` settings, or a spec in a YAML file."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gangflow.errors import Problem, SpecError
+from gangflow.recipes.catalog import RECIPES, find
+from gangflow.specs.cluster import ClusterSpec
+from gangflow.specs.document import load
+from gangflow.specs.group import CoStartGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A group to run, and what its recipe knows beside it."""
+
+    group: CoStartGroup
+    cluster: ClusterSpec | None = None
+    """The machine that the recipe suggests; None: this machine as it is."""
+    recipe: ModuleType | None = None
+    config: Any = None
+
+
+def read(what: str, settings: Sequence[str]) -> Source:
+    """The group that a recipe's name or a file stands for.
+
+    Raises:
+        SpecError: no such recipe or file, or something in it is wrong; names the path and the nearest valid name.
+    """
+    path = Path(what)
+    if path.suffix in {".yaml", ".yml", ".json"} or path.is_file():
+        if not path.is_file():
+            raise SpecError([Problem("file", repr(what), "a file that exists")])
+        return Source(_override(load(path), settings))
+    if path.name != what:
+        raise SpecError([Problem("file", repr(what), "a YAML file that exists")])
+    return _from_recipe(find(what).load(), settings)
+
+
+def _from_recipe(recipe: ModuleType, settings: Sequence[str]) -> Source:
+    from gangflow.specs.overrides import apply
+
+    preset, rest = "", []
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        if key == "preset":
+            preset = value
+        else:
+            rest.append(setting)
+    if preset and preset not in recipe.PRESETS:
+        nearest = difflib.get_close_matches(preset, list(recipe.PRESETS), 1)
+        raise SpecError([Problem("preset", repr(preset), "one of " + ", ".join(recipe.PRESETS), nearest[0] if nearest else "")])
+    config = apply(recipe.Config.model_validate(recipe.PRESETS.get(preset, {})), rest)
+    cluster = recipe.cluster(config) if hasattr(recipe, "cluster") else None
+    return Source(recipe.build(config), cluster, recipe, config)
+
+
+def _override(group: CoStartGroup, settings: Sequence[str]) -> CoStartGroup:
+    from gangflow.specs.overrides import apply
+
+    return apply(group, settings) if settings else group
+
+
+def read_cluster(path: Path | None) -> ClusterSpec | None:
+    """A cluster description from a YAML file."""
+    if path is None:
+        return None
+    if not path.is_file():
+        raise SpecError([Problem("cluster", repr(str(path)), "a file that exists")])
+    from gangflow.specs.document import load_cluster
+
+    return load_cluster(path)
+
+
+def recipes() -> list[tuple[str, str]]:
+    """(name, summary) of every recipe."""
+    return [(recipe.name, recipe.summary) for recipe in RECIPES]

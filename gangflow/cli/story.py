@@ -1,0 +1,140 @@
+"""What happened to a group, for people: durable records in, lines and facts out. Pure; the live table and the log share it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from gangflow.channel import ELIGIBLE, Eligible
+from gangflow.xce.rest.messages import EventView
+
+MAX_LINES = 200
+
+
+@dataclass(slots=True)
+class Readmission:
+    """A rollout that died and came back: when its old incarnation ended, and when the new one was eligible again."""
+
+    slot: str
+    incarnation: int
+    """The one that died."""
+    died_ms: int
+    served_ms: int = 0
+    """0: not yet."""
+    replacement: int = 0
+    weights: str = ""
+
+    @property
+    def took_s(self) -> float:
+        """Seconds from death to re-admission."""
+        return (self.served_ms - self.died_ms) / 1000
+
+
+@dataclass(slots=True)
+class Story:
+    """Folds the records of one group."""
+
+    group: str
+    begin_ms: int = 0
+    lines: list[tuple[int, str]] = field(default_factory=list)
+    """(at_ms, text), the newest last; bounded."""
+    readmissions: list[Readmission] = field(default_factory=list)
+    weights: dict[tuple[int, int], str] = field(default_factory=dict)
+    """(slot, incarnation) of the eligible rollouts → what they serve."""
+    membership: int = 0
+    placed_ms: int = 0
+    released_ms: int = 0
+    running_ms: int = 0
+    ended_ms: int = 0
+    last_stderr: str = ""
+
+    def feed(self, record: EventView) -> list[str]:
+        """The lines that this record adds."""
+        data = record.data
+        text = getattr(self, f"_{record.type}", self._nothing)(data, record.at_ms)
+        if not text:
+            return []
+        self.lines.append((record.at_ms, text))
+        del self.lines[:-MAX_LINES]
+        return [text]
+
+    def _nothing(self, _data: dict[str, Any], _at: int) -> str:
+        return ""
+
+    def _GroupSubmitted(self, data: dict[str, Any], at: int) -> str:
+        self.begin_ms = at
+        return f"submitted as {data['group']}"
+
+    def _GroupPlaced(self, _data: dict[str, Any], at: int) -> str:
+        self.placed_ms = at
+        return "placed: every required slot has its hosts; the barrier is closed"
+
+    def _BarrierReleased(self, data: dict[str, Any], at: int) -> str:
+        self.released_ms = at
+        return f"barrier released: every slot prepared, every claim ready (epoch {data['epoch']})"
+
+    def _TryVoided(self, data: dict[str, Any], _at: int) -> str:
+        return f"start voided ({data['cause']}): {data['message']}; nothing was started"
+
+    def _GroupChanged(self, data: dict[str, Any], at: int) -> str:
+        if data["state"] == "RUNNING" and not self.running_ms:
+            self.running_ms = at
+        if data["state"] in {"SUCCEEDED", "FAILED", "CANCELLED"}:
+            self.ended_ms = at
+        because = ": ".join(part for part in (data.get("cause", ""), data.get("message", "")) if part)
+        return f"{data['before']} → {data['state']}" + (f" ({because})" if because else "")
+
+    def _ReasonNoted(self, data: dict[str, Any], _at: int) -> str:
+        reason = data.get("reason")
+        if not reason:
+            return ""
+        slot = f"{data['member']}[{data['index']}] " if data.get("member") else ""
+        blocker = f"; blocked by {reason['blocker']}" if reason.get("blocker") else ""
+        return f"{slot}waits, {reason['code']}: {reason['text']}{blocker}"
+
+    def _SlotPlaced(self, data: dict[str, Any], _at: int) -> str:
+        if data["incarnation"] == 1:
+            return ""
+        hosts = ", ".join(dict.fromkeys(task["host"] for task in data["tasks"]))
+        return f"{data['member']}[{data['index']}] #{data['incarnation']} placed on {hosts}"
+
+    def _SlotChanged(self, data: dict[str, Any], _at: int) -> str:
+        if data["state"] != "READY" or data["incarnation"] == 1:
+            return ""
+        return f"{data['member']}[{data['index']}] #{data['incarnation']} is ready"
+
+    def _SlotExited(self, data: dict[str, Any], at: int) -> str:
+        exit_ = data["exit"]
+        slot = f"{data['member']}[{data['index']}]"
+        if exit_["cause"] is None:
+            return f"{slot} #{data['incarnation']} ended ({'done' if data['state'] == 'DONE' else 'stopped'})"
+        self.readmissions.append(Readmission(slot, data["incarnation"], at))
+        self.last_stderr = exit_.get("stderr_tail", "")
+        how = f"signal {exit_['signal']}" if exit_.get("signal") else f"code {exit_.get('code')}"
+        tail = f"\n{self.last_stderr.rstrip()}" if self.last_stderr else ""
+        return f"{slot} #{data['incarnation']} died: {exit_['cause']}, {how} {exit_.get('message', '')}".rstrip() + tail
+
+    def _FailureJudged(self, data: dict[str, Any], _at: int) -> str:
+        return f"rule {data['rule']} for {data['member']}[{data['index']}]: {data['action']} {data.get('message', '')}".rstrip()
+
+    def _ValueWritten(self, data: dict[str, Any], at: int) -> str:
+        if data["name"] != ELIGIBLE:
+            return ""
+        try:
+            now = Eligible.parse(data["value"])
+        except (ValueError, json.JSONDecodeError):
+            return ""
+        lines = []
+        self.weights = {serving.key: str(serving.weights) for serving in now.rollouts}
+        if now.membership_version != self.membership:
+            self.membership = now.membership_version
+            served = ", ".join(f"[{serving.index}]#{serving.incarnation}" for serving in now.rollouts) or "none"
+            lines.append(f"membership {now.membership_version}: eligible {served}")
+        for serving in now.rollouts:
+            for back in self.readmissions:
+                same_slot = back.slot.endswith(f"[{serving.index}]") and back.slot.startswith("rollout")
+                if same_slot and not back.served_ms and serving.incarnation > back.incarnation:
+                    back.served_ms, back.replacement, back.weights = at, serving.incarnation, str(serving.weights)
+                    lines.append(f"{back.slot} #{serving.incarnation} re-admitted after {back.took_s:.1f} s, weights {back.weights}")
+        return "; ".join(lines)

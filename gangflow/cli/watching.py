@@ -1,0 +1,209 @@
+"""Follow a run until it ends: its records, its heartbeats and its view, drawn live or printed as lines, with faults on their way."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from rich.console import Console
+from rich.live import Live
+
+from gangflow.cli import live
+from gangflow.cli.faults import Fault
+from gangflow.cli.story import Story
+from gangflow.errors import GangflowError
+from gangflow.launch import Run
+from gangflow.xce.rest.messages import BeatView, EventView
+from gangflow.xce.rest.schema import GroupView
+
+DRAW_S = 0.25
+VIEW_S = 1.0
+"""A view is fetched when a record says that something changed, and at least this often."""
+PROGRESS_S = 5.0
+"""Between progress lines where nothing can be redrawn."""
+MAX_WAITING = 10_000
+"""Records and heartbeats that wait to be drawn; a stream that is faster waits for us."""
+
+T = TypeVar("T")
+
+
+class Watching:
+    """Everything that is known about a run while it is watched."""
+
+    def __init__(self, run: Run, faults: Sequence[Fault] = (), behind: Run | None = None) -> None:
+        self.run = run
+        self.story = Story(run.id)
+        self.view: GroupView = run.status()
+        self.beats: dict[tuple[str, int], BeatView] = {}
+        self.pending = list(faults)
+        self.fired: list[tuple[Fault, int, int]] = []
+        """(fault, at_ms, step)."""
+        self.behind = behind
+        self.behind_view: GroupView | None = None
+        self.behind_waited: GroupView | None = None
+        """The second group as it was while it waited, with its reason."""
+        self._inbox: queue.Queue[EventView | BeatView | Exception] = queue.Queue(MAX_WAITING)
+        self._seen_at = 0.0
+        self._over = threading.Event()
+
+    def follow(self, console: Console | None = None) -> GroupView:
+        """Returns the group as it ended. KeyboardInterrupt passes through, with the run untouched.
+
+        Raises:
+            Unreachable: the controller did not come back.
+        """
+        console = console or Console()
+        for stream in (self._records, self._heartbeats):
+            threading.Thread(target=self._pump, args=(stream,), daemon=True, name=f"watch-{self.run.name}").start()
+        try:
+            with self._display(console) as draw:
+                while not self.view.terminal:
+                    self._take(draw)
+                self._drain(draw)
+        finally:
+            self._over.set()
+        return self.view
+
+    @contextmanager
+    def _display(self, console: Console) -> Iterator[Callable[[Sequence[str]], None]]:
+        if not console.is_terminal:
+            yield lambda lines: self._print(console, lines)
+            return
+        with Live(console=console, refresh_per_second=1 / DRAW_S, transient=False) as shown:
+
+            def draw(_lines: Sequence[str]) -> None:
+                shown.update(live.screen(self.view, self.beats, self.story, "", int(time.time() * 1000), self.behind_view))
+
+            draw(())
+            yield draw
+
+    def _print(self, console: Console, lines: Sequence[str]) -> None:
+        since = (self.story.lines[-1][0] if self.story.lines else 0) - (self.story.begin_ms or 0)
+        for line in lines:
+            console.print(f"{since / 1000:7.1f} s  {line}", markup=False, highlight=False, soft_wrap=True)
+        now = time.monotonic()
+        if now - self._seen_at >= PROGRESS_S:
+            self._seen_at = now
+            progress = live.progress_line(self.beats)
+            if progress:
+                console.print(f"           {progress}", markup=False, highlight=False)
+
+    # --- streams
+
+    def _records(self) -> Iterator[EventView]:
+        with self.run.cluster.client() as client:
+            yield from client.events(after=0, group=self.run.id)
+
+    def _heartbeats(self) -> Iterator[BeatView]:
+        with self.run.cluster.client() as client:
+            yield from client.follow_beats(self.run.id)
+
+    def _pump(self, stream: Callable[[], Iterator[EventView | BeatView]]) -> None:
+        try:
+            for item in stream():
+                if self._over.is_set():
+                    return
+                self._inbox.put(item)
+        except GangflowError as error:
+            if not self._over.is_set():
+                self._inbox.put(error)
+
+    # --- what arrives
+
+    def _take(self, draw: Callable[[Sequence[str]], None]) -> None:
+        deadline = time.monotonic() + DRAW_S
+        lines: list[str] = []
+        changed = False
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                item = self._inbox.get(timeout=left)
+            except queue.Empty:
+                break
+            if isinstance(item, Exception):
+                raise item
+            if isinstance(item, BeatView):
+                self.beats[(item.member, item.index)] = item
+                self._inject()
+            else:
+                added = self.story.feed(item)
+                lines += added
+                changed = changed or bool(added) or item.type.startswith(("Slot", "Group"))
+                if item.type == "GroupChanged":
+                    break
+        self._inject()
+        self._look(changed)
+        draw(lines)
+
+    def _drain(self, draw: Callable[[Sequence[str]], None]) -> None:
+        """The last records may come after the view that says it is over."""
+        lines = []
+        while self.story.ended_ms == 0:
+            try:
+                item = self._inbox.get(timeout=2)
+            except queue.Empty:
+                break
+            if isinstance(item, EventView):
+                lines += self.story.feed(item)
+        self._look(True)
+        draw(lines)
+
+    def _look(self, changed: bool) -> None:
+        now = time.monotonic()
+        if not changed and now - getattr(self, "_looked_at", 0.0) < VIEW_S:
+            return
+        self._looked_at = now
+        self.view = self.run.status()
+        if self.behind is not None:
+            self.behind_view = self.behind.status()
+            if self.behind_view.reason is not None and self.behind_view.state == "PENDING":
+                self.behind_waited = self.behind_view
+
+    def _inject(self) -> None:
+        step = live.newest(self.beats, "step")
+        running_s = (time.time() * 1000 - self.story.running_ms) / 1000 if self.story.running_ms else None
+        for fault in [fault for fault in self.pending if fault.due(step, running_s)]:
+            self.pending.remove(fault)
+            slot = self.run.status().slot(fault.member, fault.index)
+            self.run.client.signal(self.run.id, fault.member, fault.index, slot.incarnation, fault.signal)
+            at = int(time.time() * 1000)
+            self.fired.append((fault, at, int(step or 0)))
+            self.story.lines.append((at, f"fault: {fault} (sent to incarnation {slot.incarnation})"))
+
+
+def ask_detach_or_cancel(console: Console) -> bool:
+    """After Ctrl-C: True to detach (the run goes on), False to cancel it. Without a terminal to ask: cancel."""
+    if not (sys.stdin.isatty() and console.is_terminal):
+        return False
+    answer = console.input("\n[bold]d[/bold]etach (the run goes on) or [bold]c[/bold]ancel it? [c] ")
+    return answer.strip().lower().startswith("d")
+
+
+def final_words(view: GroupView, story: Story) -> list[str]:
+    """What the end of a run says: the result, its cause, and the last lines of whoever died."""
+    because = ": ".join(part for part in (view.cause, view.message) if part)
+    lines = [f"{view.name} {view.state}" + (f" ({because})" if because else "")]
+    if view.tolerated:
+        lines.append("tolerated: " + ", ".join(f"{name.member}[{name.index}]" for name in view.tolerated))
+    if view.state == "FAILED" and story.last_stderr:
+        lines += ["the last lines of stderr of the last member that died:", story.last_stderr.rstrip()]
+    return lines
+
+
+def check_faults(faults: Sequence[Fault], view: GroupView) -> None:
+    """A fault at a slot that the group has not is an error before anything is waited for."""
+    from gangflow.errors import Problem, SpecError
+
+    for fault in faults:
+        try:
+            view.slot(fault.member, fault.index)
+        except KeyError:
+            slots = ", ".join(f"{slot.member}[{slot.index}]" for member in view.members for slot in member.slots)
+            raise SpecError([Problem("fault", f"{fault.member}[{fault.index}]", f"one of {slots}")]) from None
+
+
+

@@ -1,0 +1,126 @@
+"""Clusters as a run sees them: one to join by its address, or one of its own to start and to stop again.
+
+Four kinds, one surface: our own on Ray (the default), our own without Ray (`runtime="local"`), one that somebody keeps (a home, or
+a Ray address), and a remote XCE by URL.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from gangflow.errors import Problem, SpecError
+from gangflow.home import Home, new_home
+from gangflow.specs.cluster import ClusterSpec
+from gangflow.xce.rest.client import Client
+
+Say = Callable[[str], None]
+"""Hears what is being done, for people who wait."""
+RUNTIMES = ("ray", "local")
+
+
+def silent(_: str) -> None:
+    """Nobody listens."""
+
+
+class Cluster(Protocol):
+    """A cluster that a run uses."""
+
+    @property
+    def name(self) -> str:
+        """For people: where it is."""
+        ...
+
+    def client(self) -> Client: ...
+
+    def coordinate(self, group: str) -> None:
+        """Start the group's coordinator; it outlives this process and is restarted when it dies."""
+        ...
+
+    def stop(self) -> None:
+        """End it and everything that runs in it. Does nothing to a cluster that somebody else keeps."""
+        ...
+
+
+class Remote:
+    """An XCE by URL. Its coordinators run on this machine."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self.name = url
+        self._token = token
+
+    def client(self) -> Client:
+        """A client of it."""
+        return Client(self.name, self._token)
+
+    def coordinate(self, group: str) -> None:
+        """The coordinator is a supervised process on this machine."""
+        from gangflow.local import start_coordinator
+
+        start_coordinator(group, self.name, self._token, None)
+
+    def stop(self) -> None:
+        """It is not ours to stop."""
+
+
+def own_cluster(
+    name: str, spec: ClusterSpec | None, *, runtime: str = "ray", dashboard: bool = True, say: Say = silent
+) -> Cluster:
+    """Start a cluster of one's own in a new home. `spec` None: this machine as one host."""
+    return start_cluster(new_home(name), spec, runtime=runtime, dashboard=dashboard, say=say)
+
+
+def start_cluster(
+    home: Home, spec: ClusterSpec | None, *, runtime: str = "ray", dashboard: bool = True, say: Say = silent
+) -> Cluster:
+    """Start a cluster in a home, on the journal that is there if there is one.
+
+    Raises:
+        SetupError: Ray, the controller or an agent did not come up.
+        JournalError: the journal cannot be used; says why and what to do.
+    """
+    home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if runtime == "ray":
+        from gangflow.ray.runtime import RayCluster
+
+        return RayCluster.start(home, spec, dashboard=dashboard, say=say)
+    if runtime == "local":
+        from gangflow.local import LocalCluster
+
+        return LocalCluster.start(home, spec, say=say)
+    raise SpecError([Problem("runtime", repr(runtime), f"one of {', '.join(RUNTIMES)}")])
+
+
+def join_cluster(address: str, *, say: Say = silent) -> Cluster:
+    """The cluster at an address: an XCE's URL, the home of a kept cluster, or a Ray cluster's `host:port`."""
+    if address.startswith(("http://", "https://")):
+        return Remote(address.rstrip("/"), os.environ.get("GANGFLOW_TOKEN") or os.environ.get("XCE_TOKEN", ""))
+    path = Path(address).expanduser()
+    if path.is_dir():
+        home = Home(path)
+        if home.uses_ray:
+            from gangflow.ray.runtime import RayCluster
+
+            return RayCluster.join_home(home, say=say)
+        from gangflow.local import LocalCluster
+
+        return LocalCluster(home, kept=True)
+    if os.sep in address:
+        raise SpecError([Problem("address", repr(address), "an existing home, a URL, or a Ray address (host:port)")])
+    from gangflow.ray.runtime import RayCluster
+
+    return RayCluster.join_ray(address, say=say)
+
+
+def stop_cluster(home: Home) -> None:
+    """Stop everything that runs in a home: members, agents, controller, and Ray if it was started for it."""
+    if home.uses_ray:
+        from gangflow.ray.runtime import RayCluster
+
+        RayCluster.stop_home(home)
+        return
+    from gangflow.local import LocalCluster
+
+    LocalCluster(home, kept=False).stop()

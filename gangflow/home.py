@@ -1,0 +1,96 @@
+"""Where a gangflow cluster lives on disk: one folder with its journal, token, address, logs and traces.
+
+A cluster that is kept (`gangflow up`) has its home at `$GANGFLOW_HOME` or `~/.gangflow/default`; each run that starts a cluster
+of its own gets a folder below `~/.gangflow/runs`. That is how `status`, `attach` and `down` find what was left running.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from gangflow.errors import Unreachable
+
+if TYPE_CHECKING:
+    from gangflow.xce.rest.client import Client
+
+ROOT_VARIABLE = "GANGFLOW_ROOT"
+HOME_VARIABLE = "GANGFLOW_HOME"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The folder of one cluster."""
+
+    path: Path
+
+    @property
+    def url(self) -> str:
+        """Where its controller answers, or last did. Unreachable if none has ever started here."""
+        try:
+            return str(json.loads((self.path / "controller.json").read_text())["url"])
+        except (OSError, ValueError, KeyError) as error:
+            raise Unreachable(f"no controller has started in {self.path}") from error
+
+    @property
+    def token(self) -> str:
+        """The cluster's admin token."""
+        try:
+            return (self.path / "token").read_text().strip()
+        except OSError as error:
+            raise Unreachable(f"no token in {self.path}") from error
+
+    @property
+    def alive(self) -> bool:
+        """Whether its controller's process is there."""
+        try:
+            document = json.loads((self.path / "controller.json").read_text())
+            return psutil.pid_exists(int(document["pid"]))
+        except (OSError, ValueError, KeyError):
+            return False
+
+    @property
+    def uses_ray(self) -> bool:
+        """Whether a Ray cluster was started for it, or joined."""
+        return (self.path / "ray.json").exists()
+
+    def client(self, patience: float = 15.0) -> Client:
+        """A client of its controller."""
+        from gangflow.xce.rest.client import Client
+
+        return Client(self.url, self.token, patience=patience)
+
+
+def root() -> Path:
+    """The folder of all homes of this user: `$GANGFLOW_ROOT` or `~/.gangflow`."""
+    return Path(os.environ.get(ROOT_VARIABLE) or Path.home() / ".gangflow")
+
+
+def default_home() -> Home:
+    """The home of the cluster that `gangflow up` keeps."""
+    return Home(Path(os.environ.get(HOME_VARIABLE) or root() / "default"))
+
+
+def new_home(name: str) -> Home:
+    """A folder for a run's own cluster; its name starts with the time, so that they sort."""
+    word = re.sub(r"[^a-z0-9-]", "-", name.lower())[:20]
+    path = root() / "runs" / f"{time.strftime('%m%d-%H%M%S')}-{word}-{secrets.token_hex(2)}"
+    path.mkdir(parents=True, mode=0o700)
+    return Home(path)
+
+
+def homes() -> Iterator[Home]:
+    """Every home of this user in which a controller has started, the kept one first, then the newest runs."""
+    candidates = [default_home().path, *sorted((root() / "runs").glob("*"), reverse=True)]
+    for path in candidates:
+        if (path / "controller.json").exists():
+            yield Home(path)
