@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from gangflow.errors import JournalCorrupt, JournalError
-from gangflow.xce.core.events import Event
+from gangflow.xce.core.draft import Draft
+from gangflow.xce.core.evolve import absorb
+from gangflow.xce.core.lifecycle import InvalidTransition
 from gangflow.xce.core.state import State
 from gangflow.xce.journal import image
 from gangflow.xce.journal.store import Journal
-
-Apply = Callable[[State, Event, int], State]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class Recovered:
     notes: tuple[str, ...] = ()
 
 
-def recover(journal: Journal, apply: Apply) -> Recovered:
+def recover(journal: Journal) -> Recovered:
     """The state after the journal's last event. JournalCorrupt if a record after the image, or all of what is needed to begin,
     cannot be trusted; nothing is written."""
     notes: list[str] = []
@@ -40,16 +39,17 @@ def recover(journal: Journal, apply: Apply) -> Recovered:
         )
     state, seq = (start.state, start.seq) if start is not None else (State(), 0)
     image_seq, batches = seq, 0
+    draft = Draft(state, state.now_ms)  # one for all: freezing after each batch would copy whole mappings for nothing
     for batch in journal.batches(after=seq, inputs=False):
+        draft.now_ms = batch.now_ms
         try:
             for event in batch.events:
-                state = apply(state, event, batch.now_ms)
-        except (LookupError, ValueError, TypeError) as error:
-            raise JournalError(
-                f"the batch at seq {batch.first_seq}, decided by gangflow {batch.code}, cannot be applied: {error!r}"
-            ) from error
+                absorb(draft, event)
+        except (InvalidTransition, LookupError, ValueError, TypeError) as error:
+            where = f"the batch at seq {batch.first_seq}, decided by gangflow {batch.code},"
+            raise JournalError(f"{where} cannot be applied: {error!r}") from error
         seq, batches = batch.last_seq, batches + 1
-    return Recovered(state, seq, image_seq, batches, tuple(notes))
+    return Recovered(draft.freeze(), seq, image_seq, batches, tuple(notes))
 
 
 def _newest(journal: Journal, notes: list[str]) -> image.Image | None:
