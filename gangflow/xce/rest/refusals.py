@@ -12,7 +12,11 @@ from gangflow.errors import (
     Fenced,
     GangflowError,
     Gone,
+    JournalCorrupt,
+    JournalError,
     JournalFull,
+    JournalLocked,
+    JournalRegressed,
     NotFound,
     NotYetError,
     Problem,
@@ -28,6 +32,10 @@ _REFUSALS: dict[str, type[XceError]] = {
 }
 _REFUSALS["forbidden"] = Unauthorized
 _REFUSALS["gone"] = Gone
+
+_JOURNAL: dict[str, type[JournalError]] = {
+    kind.code: kind for kind in (JournalFull, JournalLocked, JournalCorrupt, JournalRegressed, JournalError)
+}
 
 
 class Busy(Exception):
@@ -66,8 +74,8 @@ def refusal_of(status: int, content: bytes) -> GangflowError:
         return NotYetError(problems)
     if problems and code == SpecError.code:
         return SpecError(problems)
-    if code == JournalFull.code:
-        return JournalFull(detail)
+    if code in _JOURNAL:
+        return _JOURNAL[code](detail)
     if code == Gone.code:
         return Gone(detail, seq=int(document.get("seq") or 0), status=status)
     lines = [detail, *map(str, problems)]

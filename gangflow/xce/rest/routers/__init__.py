@@ -1,0 +1,1 @@
+"""One file for each idea of the contract."""

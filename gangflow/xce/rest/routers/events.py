@@ -1,0 +1,80 @@
+"""The journal's durable records as server-sent events: list, then watch from the `seq` that the list showed, without a gap."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from gangflow.errors import Gone
+from gangflow.xce.rest.access import Caller, Serving, client_of
+from gangflow.xce.rest.event_views import event_view, group_of
+from gangflow.xce.rest.port import StampedEvent
+from gangflow.xce.rest.problems import Refusal
+from gangflow.xce.rest.streams import message
+
+router = APIRouter(tags=["events"])
+
+
+@router.get("/events", response_class=Response)
+async def events(
+    request: Request,
+    caller: Caller,
+    service: Serving,
+    after: Annotated[int | None, Query(ge=0, description="the last seq that was seen; absent: from now on")] = None,
+    group: str = "",
+    last_event_id: Annotated[str, Header()] = "",
+) -> Response:
+    """Records after a position. `id` is the seq, `data` an EventView. 410 with a fresh seq if the journal does not reach back.
+
+    Keepalive comments carry an `id` too, so that a reader of a quiet group does not fall behind the horizon.
+    """
+    wanted = service.group(group, caller).id if group else ""
+    if caller.task is not None:
+        wanted = caller.task.group
+    if last_event_id:
+        # A reconnecting reader's own position is newer than the one in its address.
+        if not (last_event_id.isascii() and last_event_id.isdigit()):
+            raise Refusal(422, "invalid_request", f"header.Last-Event-ID: not a seq: {last_event_id[:40]!r}")
+        after = int(last_event_id)
+    now = service.controller.seq
+    start = now if after is None else after
+    if start > now:
+        raise Gone(f"the journal ends at {now}, before {start}: list again", seq=now)
+    source = service.controller.events(start)
+    # What lies between is read before the answer begins, so that `Gone` can still be a 410.
+    first = await anext(source, None) if start < now else None
+    position = [start]
+    return service.streams.response(
+        client_of(request, caller),
+        _records(source, first, wanted, position),
+        lambda: message(ident=position[0], comment="keepalive"),
+    )
+
+
+async def _records(
+    source: AsyncIterator[StampedEvent], first: StampedEvent | None, group: str, position: list[int]
+) -> AsyncGenerator[bytes, None]:
+    # At once, so that a reader knows that it is heard, and from where it goes on if it is cut off before the first record.
+    yield message(ident=position[0], comment="watching")
+    if first is not None:
+        for sent in _message(first, group):
+            yield sent
+        position[0] = first.seq
+    try:
+        async for stamped in source:
+            for sent in _message(stamped, group):
+                yield sent
+            # Only now: what a keepalive says was seen was really sent.
+            position[0] = stamped.seq
+    except Gone as gone:
+        yield message(f'{{"seq":{gone.seq}}}', event="gone")
+
+
+def _message(stamped: StampedEvent, group: str) -> Iterator[bytes]:
+    if group and group_of(stamped.event) != group:
+        return
+    view = event_view(stamped.seq, stamped.at_ms, stamped.event)
+    if view is not None:
+        yield message(view.model_dump_json(), ident=view.seq, event=view.type)

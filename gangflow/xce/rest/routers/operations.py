@@ -1,0 +1,46 @@
+"""For whoever operates the controller: is it alive, can it serve, what does it count, what does its contract say."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+import gangflow
+from gangflow.xce.rest.access import Admin, Service, Serving, shown
+from gangflow.xce.rest.messages import HealthView
+from gangflow.xce.rest.metrics import MEDIA_TYPE, metrics_text
+from gangflow.xce.rest.problems import Refusal
+
+router = APIRouter(tags=["operations"])
+
+
+@router.get("/healthz", response_model=HealthView)
+async def healthz(service: Serving) -> Response:
+    """The process answers. No token is needed."""
+    return shown(_health(service, "ok"))
+
+
+@router.get("/readyz", response_model=HealthView)
+async def readyz(service: Serving) -> Response:
+    """It has recovered its journal and takes commands; else 503 says what is in the way. No token is needed."""
+    trouble = service.controller.trouble
+    if trouble is not None:
+        raise Refusal(503, "not_ready", f"{trouble.code}: {trouble}", headers={"Retry-After": "1"})
+    return shown(_health(service, "ready"))
+
+
+@router.get("/metrics", response_class=Response)
+async def metrics(_: Admin, service: Serving) -> Response:
+    """Prometheus text."""
+    text = metrics_text(service.state, service.controller.seq, service.streams.open.total())
+    return Response(text, media_type=MEDIA_TYPE)
+
+
+def _health(service: Service, status: str) -> HealthView:
+    state = service.state
+    return HealthView(
+        seq=service.controller.seq,
+        status=status,
+        cluster_id=state.cluster_id,
+        term=state.term,
+        version=gangflow.__version__,
+    )

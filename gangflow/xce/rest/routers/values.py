@@ -1,0 +1,59 @@
+"""Group service: small durable key-values with compare-and-set, fenced by coordinator's term and writer's incarnation."""
+
+from __future__ import annotations
+
+import json
+
+from fastapi import APIRouter, Response
+
+from gangflow.xce.core.inputs import PutValue
+from gangflow.xce.core.state import KeyValue
+from gangflow.xce.rest.access import Asking, Caller, Serving, shown
+from gangflow.xce.rest.messages import ValueBody, ValueList, ValueView, VersionView
+from gangflow.xce.rest.problems import Refusal
+from gangflow.xce.rest.schema import VALUE_BYTES
+
+router = APIRouter(prefix="/groups/{group}/kv", tags=["group services"])
+
+NAME_CHARACTERS = 256
+
+
+@router.get("", response_model=ValueList)
+async def values(group: str, caller: Caller, service: Serving, prefix: str = "") -> Response:
+    """A group's key-values, in the order of their keys."""
+    seq, found = service.controller.seq, service.group(group, caller)
+    views = tuple(
+        _view(seq, name, value)
+        for (owner, name), value in sorted(service.state.values.items(), key=lambda item: item[0])
+        if owner == found.id and name.startswith(prefix)
+    )
+    return shown(ValueList(seq=seq, values=views))
+
+
+@router.get("/{name:path}", response_model=ValueView)
+async def value(group: str, name: str, caller: Caller, service: Serving) -> Response:
+    """One key-value; version 0 if it was never written (which is a fact with a position, hence no 404)."""
+    seq, found = service.controller.seq, service.group(group, caller)
+    return shown(_view(seq, name, service.state.values.get((found.id, name))))
+
+
+@router.put("/{name:path}", response_model=VersionView)
+async def put(group: str, name: str, body: ValueBody, caller: Caller, asked: Asking, service: Serving) -> Response:
+    """Compare-and-set. 409: `conflict` (the version moved on), `fenced` (older term), `superseded` (older incarnation)."""
+    found = service.group(group, caller)
+    if not 0 < len(name) <= NAME_CHARACTERS:
+        raise Refusal(422, "invalid_request", f"path.name: a key has 1 to {NAME_CHARACTERS} characters")
+    if len(body.value.encode()) > VALUE_BYTES:
+        raise Refusal(413, "too_large", f"a value is at most {VALUE_BYTES} bytes; put data into a claim and its path here")
+    try:
+        json.loads(body.value)
+    except ValueError as error:
+        raise Refusal(422, "invalid_request", f"body.value: not a JSON text: {error}") from error
+    reply = await service.command(PutValue(found.id, name, body.value, body.expect, caller.task, asked))
+    return shown(VersionView(seq=service.controller.seq, version=int(dict(reply.fields)["version"])))
+
+
+def _view(seq: int, name: str, value: KeyValue | None) -> ValueView:
+    if value is None:
+        return ValueView(seq=seq, key=name)
+    return ValueView(seq=seq, key=name, value=value.value, version=value.version)
