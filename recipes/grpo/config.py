@@ -18,7 +18,7 @@ VARIABLE: Final = "GRPO_CONFIG"
 """The environment variable by which the programs get their configuration, as JSON."""
 
 _OF_THE_GROUP = (
-    *("name", "rollouts", "min_rollouts", "max_restarts", "quorum_timeout", "hang_timeout"),
+    *("name", "min_rollouts", "max_restarts", "quorum_timeout", "hang_timeout"),
     *("cpu", "mem", "gpus", "priority", "python"),
 )
 
@@ -91,6 +91,7 @@ class Config(Spec):
             clip_high=self.clip_high,
             learning_rate=self.learning_rate,
             kl_weight=self.kl_weight,
+            max_drift=self.max_drift,
         )
 
     def for_programs(self) -> str:

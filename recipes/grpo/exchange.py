@@ -20,18 +20,23 @@ from gangflow.recipes.grpo.task import ANSWER_DIGITS, PROMPT_DIGITS, Digits
 _TEXT = re.compile(r"\d\d\+\d\d=", re.ASCII)
 
 
-def ask(prompts: Digits, seeds: NDArray[np.uint64]) -> list[dict[str, Any]]:
+def ask(digits: Digits, seeds: NDArray[np.uint64]) -> list[dict[str, Any]]:
     """Prompts (n, 4) and their seeds (n,) as JSON objects."""
-    return [{"text": task.text(prompt), "seed": int(seed)} for prompt, seed in zip(prompts, seeds, strict=True)]
+    return [{"text": task.text(prompt), "seed": int(seed)} for prompt, seed in zip(digits, seeds, strict=True)]
 
 
 def answer(policy: Policy, asked: Sequence[Any], samples: int) -> list[list[list[Any]]]:
     """The outputs of each prompt. ValueError for what is not a prompt."""
-    prompts, seeds = _read(asked)
-    answers, logprobs = policy.sample(np.repeat(prompts, samples, axis=0), chances(seeds, samples))
-    texts = ["".join(map(str, digits)) for digits in answers.tolist()]
+    digits, seeds = _read(asked)
+    answers, logprobs = policy.sample(np.repeat(digits, samples, axis=0), chances(seeds, samples))
+    texts = ["".join(map(str, written)) for written in answers.tolist()]
     outputs = [[text, *row] for text, row in zip(texts, logprobs.tolist(), strict=True)]
     return [outputs[at : at + samples] for at in range(0, len(outputs), samples)]
+
+
+def prompts(asked: Sequence[Any]) -> Digits:
+    """The digits (n, 4) of prompts that `ask` made."""
+    return _read(asked)[0]
 
 
 def read(outputs: Sequence[Any]) -> tuple[Digits, Floats]:

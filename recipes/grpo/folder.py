@@ -73,4 +73,5 @@ def _keep_newest(folder: Path, count: int, head: Path) -> None:
     files = sorted(folder.glob("[!.]*.npz"), key=lambda path: (path.stat().st_mtime_ns, path.name))
     for path in files[:-count]:
         if path != head:
-            path.unlink(missing_ok=True)
+            for file in folder.glob(f"{path.name}*"):  # its ledger, too
+                file.unlink(missing_ok=True)

@@ -14,7 +14,6 @@ import httpx
 import numpy as np
 
 from gangflow.errors import GangflowError
-from gangflow.member.failures import PolicyMismatch
 from gangflow.recipes.grpo.policy import Floats
 from gangflow.recipes.grpo.task import ANSWER_DIGITS, Digits
 from gangflow.recipes.grpo.wire import pack, unpack
@@ -28,6 +27,13 @@ class JudgeFailed(GangflowError):
     """A reward or reference server did not answer for too long, or refused what it was asked."""
 
     code = "judge_failed"
+
+
+class WrongReference(GangflowError):
+    """The reference server holds another policy than this run's first: a POLICY failure."""
+
+    code = "wrong_reference"
+    remedy = "start actor and ref with the same seed"
 
 
 class Judges:
@@ -62,13 +68,10 @@ class Judges:
         return _of_length(unpack(found["rewards"], np.float32), len(prompts), "reward")
 
     def reference(self, prompts: Digits, answers: Digits) -> Floats:
-        """Log-probabilities (n, 3) under the frozen first policy. PolicyMismatch when ref holds another one."""
+        """Log-probabilities (n, 3) under the frozen first policy. WrongReference when ref holds another one."""
         found = self._ask("ref", "/logprobs", {"prompts": pack(prompts), "answers": pack(answers)})
         if found["policy"] != self._reference:
-            raise PolicyMismatch(
-                f"ref serves the policy {found['policy'][:12]}, but this run's reference is {self._reference[:12]}",
-                remedy="start actor and ref with the same seed",
-            )
+            raise WrongReference(f"ref serves the policy {found['policy'][:12]}, this run's is {self._reference[:12]}")
         return _of_length(unpack(found["logprobs"], np.float32, ANSWER_DIGITS), len(prompts), "ref")
 
     def _ask(self, member: str, path: str, body: dict[str, Any]) -> dict[str, Any]:

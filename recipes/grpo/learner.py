@@ -11,7 +11,7 @@ term is decisive: at 0.02–0.05 the policy stalls at 0.7–0.9, at 0.2 it learn
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +41,12 @@ class Hyperparameters:
     beta1: float = 0.9
     beta2: float = 0.99
     kl_weight: float = 0.2
+    max_drift: float = 1e-3
+    """Largest |trainer − engine| log-probability that still counts as rounding."""
+
+
+class EngineDrift(Exception):
+    """The engine's log-probabilities are not the trainer's: the samples are of another policy, and nothing was learned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,8 @@ class StepReport:
     """Fraction of digits whose last gradient was cut off by the clip."""
     drift: float
     """Largest |trainer − engine| log-probability, before the step: of the same weights, it is rounding only."""
+    drifts: Floats = field(compare=False, repr=False)
+    """The same for each sample (n,)."""
 
 
 def advantages(rewards: Floats, samples: int) -> Floats:
@@ -102,20 +110,22 @@ class Learner:
         return chosen, self._rng.integers(0, 2**63, self.settings.prompts, dtype=np.uint64)
 
     def train(self, batch: Batch) -> StepReport:
-        """One GRPO step on a batch; the policy's arrays are updated in place."""
+        """One GRPO step on a batch; the policy's arrays are updated in place. EngineDrift, before anything is changed."""
+        now = self.policy.logprobs(batch.prompts, batch.answers)
+        drifts: Floats = np.abs(now - batch.logprobs).max(axis=1)
+        if not drifts.max() <= self.settings.max_drift:  # also true of a NaN
+            raise EngineDrift(f"log-probabilities differ by {drifts.max():g}; rounding is below {self.settings.max_drift:g}")
         gains = advantages(batch.rewards, self.settings.samples)[:, None]
-        drift = kl = clipped = 0.0
-        for epoch in range(self.settings.epochs):
+        weights, clipped, kl = self._surrogate(now, batch, gains)
+        self._ascend(self.policy.gradients(batch.prompts, batch.answers, weights))
+        for _ in range(1, self.settings.epochs):
             now = self.policy.logprobs(batch.prompts, batch.answers)
-            weights, inactive, divergence = self._surrogate(now, batch, gains)
-            if epoch == 0:
-                drift = float(np.abs(now - batch.logprobs).max())
-                kl = float(divergence)
-            clipped = float(inactive)
+            weights, clipped, _ = self._surrogate(now, batch, gains)
             self._ascend(self.policy.gradients(batch.prompts, batch.answers, weights))
         self.step += 1
         exact = (batch.answers == task.solutions(batch.prompts)).all(axis=1).mean()
-        return StepReport(float(batch.rewards.mean()), float(exact), kl, clipped, drift)
+        reward = float(batch.rewards.mean())
+        return StepReport(reward, float(exact), float(kl), float(clipped), float(drifts.max()), drifts)
 
     def _surrogate(self, now: Floats, batch: Batch, gains: Floats) -> tuple[Floats, np.floating, np.floating]:
         """(d objective / d logprob (n, 3), fraction clipped, mean k3); the objective is a mean over all digits."""

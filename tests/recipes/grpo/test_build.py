@@ -11,6 +11,7 @@ from gangflow.recipes.grpo.learner import Hyperparameters
 from gangflow.specs.document import dump, load
 from gangflow.specs.group import CoStartGroup
 from gangflow.specs.member import Job, ReplicaSet
+from gangflow.specs.overrides import apply
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -93,6 +94,20 @@ def test_a_wrong_setting_is_told_by_its_name(wrong: dict[str, object], path: str
 def test_a_slip_names_the_nearest_setting() -> None:
     with pytest.raises(SpecError, match="did you mean 'samples'"):
         Config(sample=4)
+
+
+def test_overrides_are_read_as_they_are_meant() -> None:
+    config = apply(Config(**PRESETS["smoke"]), ["steps=7", "quorum_timeout=5s", "cpu=500m", "name=mine"])
+    assert (config.steps, config.quorum_timeout, config.cpu, config.name) == (7, 5_000, 500, "mine")
+    assert config.prompts == 16
+
+
+@pytest.mark.parametrize("text", ["sampels=3", "steps", "steps=0", "steps.more=1", "rollouts=none", "min_rollouts=5"])
+def test_a_wrong_override_is_a_spec_error(text: str) -> None:
+    with pytest.raises(SpecError) as error:
+        apply(Config(), [text])
+    if text.startswith("sampels"):
+        assert error.value.problems[0].nearest == "samples"
 
 
 def test_a_configuration_is_frozen() -> None:

@@ -18,6 +18,22 @@ def test_only_the_newest_weights_stay_and_the_head_always(tmp_path: Path) -> Non
     assert {path for path in paths if path.exists()} == {paths[0], *paths[-KEPT_WEIGHTS:]}
 
 
+def test_an_old_checkpoint_goes_with_its_ledger(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, 1)
+    paths = [folder.checkpoint(step) for step in (0, 10, 20)]
+    for age, path in enumerate(paths):
+        for file in (path, path.with_name(f"{path.name}.ledger.json")):
+            file.write_bytes(b"c")
+            os.utime(file, ns=(age, age))
+    folder.forget_checkpoints(paths[2])
+    assert sorted(path.name for path in paths[0].parent.iterdir()) == [
+        "step-000010-i1.npz",
+        "step-000010-i1.npz.ledger.json",
+        "step-000020-i1.npz",
+        "step-000020-i1.npz.ledger.json",
+    ]
+
+
 def test_two_lives_of_a_step_have_two_files(tmp_path: Path) -> None:
     first, second = RunFolder(tmp_path, 1), RunFolder(tmp_path, 2)
     assert first.checkpoint(10) != second.checkpoint(10)

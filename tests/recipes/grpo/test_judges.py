@@ -9,9 +9,8 @@ import httpx
 import numpy as np
 import pytest
 
-from gangflow.member.failures import PolicyMismatch
 from gangflow.recipes.grpo import ref, reward, task
-from gangflow.recipes.grpo.judges import JudgeFailed, Judges
+from gangflow.recipes.grpo.judges import JudgeFailed, Judges, WrongReference
 from gangflow.recipes.grpo.policy import Policy
 from gangflow.recipes.grpo.serving import JsonServer
 
@@ -55,12 +54,12 @@ def test_judgements_are_those_of_the_task_and_the_first_policy() -> None:
         assert judges.repeated == 0
 
 
-def test_a_reference_of_another_seed_is_a_policy_mismatch() -> None:
+def test_a_reference_of_another_seed_is_refused() -> None:
     other = {"/logprobs": ref.judge(Policy.fresh(1))}
     with (
         _running(other) as url,
         _judges(lambda member: [url]) as judges,
-        pytest.raises(PolicyMismatch, match="ref serves the policy"),
+        pytest.raises(WrongReference, match="ref serves the policy"),
     ):
         judges.reference(*_some())
 

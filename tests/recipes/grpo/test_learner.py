@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from gangflow.recipes.grpo import task
-from gangflow.recipes.grpo.learner import Batch, Hyperparameters, Learner, StepReport, accuracy, advantages, sample_batch
+from gangflow.recipes.grpo.learner import (
+    Batch,
+    EngineDrift,
+    Hyperparameters,
+    Learner,
+    StepReport,
+    accuracy,
+    advantages,
+    sample_batch,
+)
 from gangflow.recipes.grpo.policy import Policy
 
 
@@ -69,6 +78,18 @@ def test_a_step_makes_rewarded_answers_more_probable() -> None:
     assert change[gains > 0.5].mean() > change[gains < -0.5].mean() + 0.05
     assert report.drift == 0.0
     assert learner.step == 1
+
+
+@pytest.mark.parametrize("off", [2e-3, np.nan])
+def test_samples_of_another_policy_are_refused_before_anything_is_learned(off: float) -> None:
+    learner, reference = _fresh(0)
+    problems, seeds = learner.draw(task.split()[0])
+    batch = sample_batch(learner.policy, reference, problems, seeds, 16)
+    batch.logprobs[500, 1] += np.float32(off)
+    with pytest.raises(EngineDrift, match="differ by"):
+        learner.train(batch)
+    assert learner.step == 0
+    assert _same(learner.policy, reference)
 
 
 def test_the_same_seed_is_the_same_run_and_another_is_not() -> None:
