@@ -80,16 +80,20 @@ class Serving:
 class Eligible:
     """Who may be sent new work (`rollouts`), and who may still finish what it was sent (`holding`): two separate facts.
 
-    A rollout that is in neither is dead: what it was working on is dispatched again at once.
+    A rollout that is not in `holding` is dead or judged so: what it was working on is dispatched again at once.
     """
 
-    membership_version: int
+    membership_version: int = 0
+    """Grows whenever `members` changes; a collective is valid only for the version that it was built with."""
     term: int = 0
+    """Of the coordinator that wrote it."""
     weights: WeightsId | None = None
     """The head that these were judged against."""
     rollouts: tuple[Serving, ...] = ()
+    members: tuple[tuple[int, int], ...] = ()
+    """(index, incarnation) of the engines that answer, with whatever weights."""
     holding: tuple[tuple[int, int], ...] = ()
-    """(index, incarnation) of every live engine, the eligible ones among them."""
+    """(index, incarnation) of every engine that may finish running work: the members, and those that drain."""
 
     def render(self) -> str:
         return json.dumps(
@@ -101,6 +105,7 @@ class Eligible:
                     {"index": r.index, "incarnation": r.incarnation, "url": r.url, "weights": r.weights.document()}
                     for r in self.rollouts
                 ],
+                "members": [list(key) for key in self.members],
                 "holding": [list(key) for key in self.holding],
             }
         )
@@ -118,10 +123,15 @@ class Eligible:
                     Serving(int(r["index"]), int(r["incarnation"]), str(r["url"]), WeightsId.parse(r["weights"]))
                     for r in document.get("rollouts", ())
                 ),
-                holding=tuple((int(index), int(incarnation)) for index, incarnation in document.get("holding", ())),
+                members=_keys(document, "members"),
+                holding=_keys(document, "holding"),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"{ELIGIBLE} is not what a coordinator writes: {text[:200]}") from error
+
+
+def _keys(document: Mapping[str, Any], name: str) -> tuple[tuple[int, int], ...]:
+    return tuple((int(index), int(incarnation)) for index, incarnation in document.get(name, ()))
 
 
 def _object(text: str, name: str) -> dict[str, Any]:

@@ -288,7 +288,13 @@ class _Round:
                 future.cancel()
 
     def _live(self, picture: Picture) -> Iterable[tuple[int, int]]:
-        return [(index, incarnation) for member, index, incarnation in picture.live if member == self._member]
+        """By XCE's word, and by the coordinator's, which may know of a hang what XCE cannot see."""
+        eligible = picture.eligible
+        return [
+            (index, incarnation)
+            for member, index, incarnation in picture.live
+            if member == self._member and (eligible is None or (index, incarnation) in eligible.holding)
+        ]
 
     def _check_quorum(self, now: float, empty_since: float | None) -> None:
         limit = self._rollouts._facts().quorum_timeout_s + QUORUM_GRACE_S

@@ -1,0 +1,538 @@
+"""The RL coordinator's decisions: `react(state, observation, now_ms) -> (state, actions)`. Pure; the shell does the rest.
+
+An observation changes what is known; then `_settle` compares what is with what ought to be and asks for the difference, so
+that it matters neither in which order things came nor what was missed. Actions come in the order in which they must happen:
+deregister, then engine verbs, then what XCE is told (the actor's SDK dispatches again as soon as a rollout is deregistered).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gangflow.channel import Eligible, Head, WeightsId
+from gangflow.coordinators.rl_state import (
+    ANSWERING,
+    Cause,
+    Limits,
+    RLState,
+    Rollout,
+    RolloutState,
+    Verb,
+    current,
+    eligible,
+    verdict,
+)
+
+# --- observations ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSeen:
+    """What XCE says of a slot: `phase` is its SlotState. `url` is known from a list only."""
+
+    member: str
+    index: int
+    incarnation: int
+    phase: str
+    seq: int
+    url: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The group as a whole at position `seq`, and its key-values; at the start, and whenever it is listed again."""
+
+    seq: int
+    group_state: str
+    slots: tuple[SlotSeen, ...]
+    head: Head | None = None
+    published: Eligible | None = None
+    """What `rollouts/eligible` says; adopted by the first list only."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSeen:
+    """The group's own state."""
+
+    state: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSeen:
+    """The actor published."""
+
+    head: Head
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerFailed:
+    """The actor's SDK says that it must stop (a POLICY failure)."""
+
+    incarnation: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAnswered:
+    """A verb's outcome. `answered` False: silence, or a broken connection."""
+
+    index: int
+    incarnation: int
+    call: int
+    ok: bool
+    weights: WeightsId | None = None
+    """Of load and version: what the engine has now."""
+    message: str = ""
+    answered: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class HealthSeen:
+    """One health check."""
+
+    index: int
+    incarnation: int
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BeatSeen:
+    """A heartbeat of the actor. `progress` changes when it got on."""
+
+    incarnation: int
+    progress: str
+    failing: tuple[tuple[int, int, int], ...] = ()
+    """(index, incarnation, requests in a row that failed) of rollouts."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeatsLost:
+    """The stream of heartbeats broke: silence means nothing until the next beat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Nothing but time."""
+
+
+Observation = (
+    SlotSeen | Listed | GroupSeen | HeadSeen | TrainerFailed | EngineAnswered | HealthSeen | BeatSeen | BeatsLost | Tick
+)
+
+# --- actions --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PublishEligible:
+    """Write `rollouts/eligible`; nothing that follows in the same list may happen before it is durable."""
+
+    value: Eligible
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCall:
+    """Ask an engine for something; its outcome comes back as `EngineAnswered` with the same number."""
+
+    verb: Verb
+    index: int
+    incarnation: int
+    url: str
+    call: int
+    timeout_ms: int
+    head: Head | None = None
+    """Of load: what to load."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportCause:
+    """Tell XCE what it cannot see; its rules decide."""
+
+    member: str
+    index: int
+    incarnation: int
+    cause: Cause
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailGroup:
+    """End the group as FAILED."""
+
+    cause: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The group has ended: so has this coordinator."""
+
+    group_state: str
+
+
+Action = PublishEligible | EngineCall | ReportCause | FailGroup | Stop
+
+ENDED = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
+SATISFIED = frozenset({"RUNNING", "DEGRADED"})
+"""Of a group: only then is anybody expected to make progress."""
+
+
+def begin(limits: Limits, term: int) -> RLState:
+    """A coordinator that has just taken its term, and knows nothing yet."""
+    return RLState(limits=limits, term=term)
+
+
+def react(state: RLState, observation: Observation, now_ms: int) -> tuple[RLState, tuple[Action, ...]]:
+    """The next state, and what must be done, in that order."""
+    if state.failed or state.group_state in ENDED:
+        return state, ()
+    state = _observe(state, observation, now_ms)
+    if not state.listed:
+        return state, ()
+    if state.group_state in ENDED:
+        return state, (Stop(state.group_state),)
+    return _settle(state, now_ms)
+
+
+def next_deadline(state: RLState) -> int | None:
+    """When a Tick is due, if nothing else happens before; None when nothing waits for time."""
+    if not state.listed or state.failed or state.group_state in ENDED:
+        return None
+    limits = state.limits
+    times = [state.below_quorum_ms + limits.quorum_ms] if state.below_quorum_ms else []
+    for rollout in state.rollouts:
+        if rollout.reported is not None or rollout.state not in ANSWERING | {RolloutState.LOADING}:
+            continue
+        if rollout.unhealthy_since_ms:
+            times.append(rollout.unhealthy_since_ms + limits.unhealthy_ms)
+        if rollout.sync_since_ms:
+            times.append(rollout.sync_since_ms + limits.sync_ms)
+        if rollout.retry_at_ms:
+            times.append(rollout.retry_at_ms)
+    actor = state.actor
+    if actor.alive and not actor.reported and actor.beat_ms:
+        times.append(actor.beat_ms + limits.hang_ms)
+        if actor.progress_ms and state.group_state in SATISFIED:
+            times.append(actor.progress_ms + limits.no_progress_ms)
+    return min(times, default=None)
+
+
+# --- what is known --------------------------------------------------------------------------------------------------
+
+
+def _observe(state: RLState, seen: Observation, now: int) -> RLState:
+    match seen:
+        case Listed():
+            return _listed(state, seen, now)
+        case SlotSeen():
+            return _slot(state, seen, now)
+        case GroupSeen(group_state, seq):
+            return replace(state, group_state=group_state, group_seq=seq) if seq > state.group_seq else state
+        case HeadSeen(head):
+            return _head(state, head, now)
+        case TrainerFailed(incarnation, message):
+            return replace(state, failed=f"policy_mismatch\n{message}") if incarnation == state.actor.incarnation else state
+        case EngineAnswered():
+            return _engine(state, seen, now)
+        case HealthSeen():
+            return _health(state, seen, now)
+        case BeatSeen():
+            return _beat(state, seen, now)
+        case BeatsLost():
+            return replace(state, actor=replace(state.actor, beat_ms=0))
+        case Tick():
+            return state
+
+
+def _listed(state: RLState, seen: Listed, now: int) -> RLState:
+    first = not state.listed
+    if seen.seq > state.group_seq:
+        state = replace(state, group_state=seen.group_state, group_seq=seen.seq)
+    if first and seen.published is not None:
+        state = replace(state, published=seen.published)
+    if seen.head is not None:
+        state = _head(state, seen.head, now)
+    for slot in seen.slots:
+        state = _slot(state, slot, now)
+    state = replace(state, listed=True)
+    return _adopt(state) if first else state
+
+
+def _adopt(state: RLState) -> RLState:
+    """What a predecessor admitted, and is still the same incarnation with good weights, goes on without a pause.
+
+    This is no transition but the recovery of a durable fact; `_settle` asks the engine whether it is still true.
+    """
+    for serving in state.published.rollouts:
+        rollout = state.rollout(serving.index)
+        if rollout is None or rollout.key != serving.key or rollout.state is not RolloutState.STALE:
+            continue
+        if rollout.url == serving.url and current(state, serving.weights):
+            state = state.put(replace(rollout, state=RolloutState.SERVING, weights=serving.weights, audit=True))
+    return state
+
+
+def _head(state: RLState, head: Head, now: int) -> RLState:
+    old = state.head.weights if state.head else None
+    if old is not None and (head.weights.actor_incarnation, head.weights.version) <= (old.actor_incarnation, old.version):
+        return state
+    actor = replace(state.actor, progress_ms=now) if state.actor.progress_ms else state.actor
+    return replace(state, head=head, actor=actor)
+
+
+def _slot(state: RLState, seen: SlotSeen, now: int) -> RLState:
+    if seen.member == state.limits.actor:
+        return _actor_slot(state, seen)
+    if seen.member != state.limits.rollout or seen.incarnation < 1:
+        return state
+    rollout = state.rollout(seen.index)
+    if rollout is None:
+        rollout = Rollout(seen.index, seen.incarnation)
+    elif seen.seq < rollout.seq or seen.incarnation < rollout.incarnation:
+        return state
+    elif seen.incarnation > rollout.incarnation:
+        rollout = _reborn(rollout, seen.incarnation)
+    rollout = replace(rollout, seq=seen.seq, url=seen.url or rollout.url)
+    return state.put(_follow(rollout, seen.phase))
+
+
+def _reborn(rollout: Rollout, incarnation: int) -> Rollout:
+    """A new incarnation begins anew: nothing of the old one's weights, verbs or verdicts is true of it."""
+    ended = (
+        rollout
+        if rollout.state in {RolloutState.GONE, RolloutState.DEAD, RolloutState.RETIRED}
+        else rollout.die(RolloutState.DEAD)
+    )
+    started = ended.move(RolloutState.STARTING)
+    return Rollout(started.index, incarnation, started.state)
+
+
+def _follow(rollout: Rollout, phase: str) -> Rollout:
+    """Along the table to where XCE says that the incarnation is."""
+    state = rollout.state
+    if phase == "RETIRED":
+        return rollout.die(RolloutState.RETIRED)
+    if state in {RolloutState.GONE, RolloutState.DEAD, RolloutState.RETIRED}:
+        return rollout
+    if phase in {"DONE", "EXIT", "BACKOFF", "PENDING", "LOST"}:
+        stopped = state is RolloutState.DRAINING and phase != "LOST"
+        return rollout.die(RolloutState.GONE if stopped else RolloutState.DEAD)
+    if phase in {"DRAINING", "STOPPING", "RELEASING"}:
+        if state is RolloutState.DRAINING:
+            return rollout
+        return replace(rollout.move(RolloutState.DRAINING), call=0, verb=Verb.RELEASE, sync_since_ms=0, retry_at_ms=0)
+    if phase == "RUNNING" and state is not RolloutState.DRAINING:
+        return replace(rollout.move(RolloutState.LOADING), call=0, verb=None, sync_since_ms=0, retry_at_ms=0)
+    if phase == "READY" and state in {RolloutState.STARTING, RolloutState.LOADING}:
+        return rollout.move(RolloutState.LOADING).move(RolloutState.STALE)
+    return rollout
+
+
+def _actor_slot(state: RLState, seen: SlotSeen) -> RLState:
+    actor = state.actor
+    if seen.seq < actor.seq or seen.incarnation < actor.incarnation:
+        return state
+    if seen.incarnation > actor.incarnation:
+        actor = replace(actor, incarnation=seen.incarnation, beat_ms=0, progress="", progress_ms=0, reported=False)
+    alive = seen.phase in {"STARTING", "RUNNING", "READY"}
+    return replace(state, actor=replace(actor, seq=seen.seq, alive=alive))
+
+
+def _engine(state: RLState, seen: EngineAnswered, now: int) -> RLState:
+    rollout = state.rollout(seen.index)
+    if rollout is None or rollout.incarnation != seen.incarnation or rollout.call != seen.call or rollout.verb is None:
+        return state
+    verb = rollout.verb
+    rollout = replace(rollout, call=0, verb=None)
+    if verb is Verb.VERSION:
+        # The audit of an adopted rollout: silence is the health checks' matter, other weights are a reason to sync.
+        told_otherwise = seen.ok and seen.weights != rollout.weights
+        return state.put(replace(rollout, weights=seen.weights) if told_otherwise else rollout)
+    if rollout.state is not RolloutState.SYNCING:
+        return state.put(rollout)
+    if not seen.ok and verb is Verb.PAUSE:
+        # What is still running there is dispatched elsewhere; it must not keep the new weights out.
+        return state.put(replace(rollout, failure=seen.message, answered=seen.answered, verb=Verb.ABORT))
+    if verb is Verb.LOAD and seen.ok and (rollout.target is None or seen.weights != rollout.target.weights):
+        seen = replace(seen, ok=False, message=f"it loaded {seen.weights}, not {rollout.target and rollout.target.weights}")
+    if not seen.ok:
+        weights = seen.weights if verb is Verb.LOAD else rollout.weights
+        failed = replace(rollout, failure=seen.message, answered=seen.answered, weights=weights, target=None)
+        return state.put(replace(failed.move(RolloutState.STALE), retry_at_ms=now + state.limits.retry_ms))
+    if verb is Verb.RESUME:
+        return state.put(replace(rollout.move(RolloutState.SERVING), sync_since_ms=0, retry_at_ms=0, failure=""))
+    if verb is Verb.LOAD:
+        return state.put(replace(rollout, weights=seen.weights, verb=Verb.RESUME))
+    return state.put(replace(rollout, verb=Verb.LOAD))
+
+
+def _health(state: RLState, seen: HealthSeen, now: int) -> RLState:
+    rollout = state.rollout(seen.index)
+    if rollout is None or rollout.incarnation != seen.incarnation or rollout.state not in ANSWERING:
+        return state
+    if seen.ok:
+        return state.put(replace(rollout, health_failures=0, unhealthy_since_ms=0))
+    return state.put(
+        replace(
+            rollout,
+            health_failures=rollout.health_failures + 1,
+            unhealthy_since_ms=rollout.unhealthy_since_ms or now,
+        )
+    )
+
+
+def _beat(state: RLState, seen: BeatSeen, now: int) -> RLState:
+    actor = state.actor
+    if seen.incarnation != actor.incarnation:
+        return state
+    moved = seen.progress != actor.progress or not actor.progress_ms
+    actor = replace(actor, beat_ms=now, progress=seen.progress, progress_ms=now if moved else actor.progress_ms)
+    state = replace(state, actor=actor)
+    failing = {(index, incarnation): count for index, incarnation, count in seen.failing}
+    for rollout in state.rollouts:
+        count = failing.get(rollout.key, 0)
+        if count != rollout.request_failures:
+            state = state.put(replace(rollout, request_failures=count))
+    return state
+
+
+# --- what ought to be -----------------------------------------------------------------------------------------------
+
+
+def _settle(state: RLState, now: int) -> tuple[RLState, tuple[Action, ...]]:
+    if state.failed:
+        cause, _, message = state.failed.partition("\n")
+        return state, (FailGroup(cause, message),)
+    reports: list[Action] = []
+    for rollout in state.rollouts:
+        state, report = _judge(state, rollout, now)
+        reports.extend(report)
+    state, report = _judge_actor(state, now)
+    reports.extend(report)
+    calls: list[Action] = []
+    for rollout in state.rollouts:
+        state, call = _drive(state, rollout, now)
+        calls.extend(call)
+    value = verdict(state)
+    publish = [PublishEligible(value)] if value != state.published else []
+    state, end = _judge_group(replace(state, published=value), now)
+    return state, (*publish, *calls, *reports, *end)
+
+
+def _judge(state: RLState, rollout: Rollout, now: int) -> tuple[RLState, list[Action]]:
+    """Deadlines of one rollout: unhealthy, hung, not to be synced; each is reported once per incarnation."""
+    limits = state.limits
+    if rollout.reported is not None or rollout.state not in ANSWERING:
+        return state, []
+    cause: Cause | None = None
+    message = ""
+    if rollout.unhealthy_since_ms and now - rollout.unhealthy_since_ms >= limits.unhealthy_ms:
+        cause, message = Cause.UNHEALTHY, f"health checks fail for {limits.unhealthy_ms} ms"
+    elif rollout.request_failures >= limits.hung_after and not rollout.health_failures:
+        cause, message = Cause.HUNG, f"it answers /health, and {rollout.request_failures} requests in a row failed"
+    elif rollout.sync_since_ms and now - rollout.sync_since_ms >= limits.sync_ms:
+        cause = Cause.STALE if rollout.failure and rollout.answered else Cause.HUNG
+        message = f"no new weights within {limits.sync_ms} ms: {rollout.failure or 'no answer'}"
+    if cause is None:
+        return state, []
+    judged = replace(rollout, reported=cause, call=0, verb=None, sync_since_ms=0, retry_at_ms=0)
+    if judged.state is not RolloutState.STALE:
+        judged = judged.move(RolloutState.STALE)
+    return state.put(judged), [ReportCause(limits.rollout, rollout.index, rollout.incarnation, cause, message)]
+
+
+def _judge_actor(state: RLState, now: int) -> tuple[RLState, list[Action]]:
+    actor, limits = state.actor, state.limits
+    if not actor.alive or actor.reported or not actor.beat_ms or now - actor.beat_ms < limits.hang_ms:
+        return state, []
+    report = ReportCause(limits.actor, 0, actor.incarnation, Cause.HUNG, f"no heartbeat for {limits.hang_ms} ms")
+    return replace(state, actor=replace(actor, reported=True)), [report]
+
+
+def _drive(state: RLState, rollout: Rollout, now: int) -> tuple[RLState, list[Action]]:
+    """Bring one rollout nearer to serving the newest weights: at most one verb at a time."""
+    goal = state.goal
+    if rollout.reported is not None or not rollout.url:
+        return state, []
+    if rollout.state is RolloutState.DRAINING and rollout.verb is Verb.RELEASE and rollout.call == 0:
+        # It is told once that it will not be needed; it may be gone before it answers.
+        return _call(state, rollout, Verb.RELEASE)
+    if rollout.state is RolloutState.SERVING:
+        if _must_leave(state, rollout) or (goal is not None and rollout.weights != goal.weights and _may_leave(state)):
+            rollout = replace(rollout.move(RolloutState.STALE), call=0, verb=None, audit=False)
+            state = state.put(rollout)
+        elif rollout.audit:
+            return _call(state, replace(rollout, audit=False), Verb.VERSION)
+    if goal is None:
+        if rollout.sync_since_ms or rollout.retry_at_ms:
+            state = state.put(replace(rollout, sync_since_ms=0, retry_at_ms=0))
+        return state, []
+    if rollout.state is RolloutState.STALE and not rollout.sync_since_ms:
+        rollout = replace(rollout, sync_since_ms=now)
+        state = state.put(rollout)
+    if rollout.state is RolloutState.STALE and now >= rollout.retry_at_ms and rollout.call == 0 and not rollout.health_failures:
+        return _call(state, replace(rollout.move(RolloutState.SYNCING), retry_at_ms=0), Verb.PAUSE)
+    if rollout.state is RolloutState.SYNCING and rollout.call == 0 and rollout.verb is not None:
+        verb = rollout.verb
+        if verb is Verb.RESUME and not current(state, rollout.weights):
+            verb = Verb.LOAD  # Newer weights came while it was loading.
+        return _call(state, rollout, verb)
+    return state, []
+
+
+def _must_leave(state: RLState, rollout: Rollout) -> bool:
+    return rollout.health_failures >= state.limits.suspect_after or not current(state, rollout.weights)
+
+
+def _may_leave(state: RLState) -> bool:
+    """Whether one with old, still usable weights may stop serving to be synced: not below `min_rollouts`, but always one."""
+    serving = sum(eligible(state, rollout) for rollout in state.rollouts)
+    away = sum(
+        rollout.state in {RolloutState.STALE, RolloutState.SYNCING} and rollout.reported is None for rollout in state.rollouts
+    )
+    return serving > state.limits.min_rollouts or (away == 0 and serving > 0)
+
+
+def _call(state: RLState, rollout: Rollout, verb: Verb) -> tuple[RLState, list[Action]]:
+    limits = state.limits
+    number = state.next_call
+    head = state.goal if verb is Verb.LOAD else None
+    rollout = replace(rollout, verb=verb, call=number, target=head if verb is Verb.LOAD else rollout.target)
+    timeout = limits.sync_ms // 3 if verb in {Verb.PAUSE, Verb.LOAD} else min(limits.hop_ms, limits.sync_ms // 3)
+    call = EngineCall(verb, rollout.index, rollout.incarnation, rollout.url, number, max(1, timeout), head)
+    return replace(state.put(rollout), next_call=number + 1), [call]
+
+
+def _judge_group(state: RLState, now: int) -> tuple[RLState, list[Action]]:
+    """Too few eligible for too long, or no progress on the edge between rollouts and actor."""
+    limits, actor = state.limits, state.actor
+    expected = state.group_state in SATISFIED and actor.alive and state.goal is not None
+    count = sum(eligible(state, rollout) for rollout in state.rollouts)
+    if not expected or count >= limits.min_rollouts:
+        state = replace(state, below_quorum_ms=0)
+    elif not state.below_quorum_ms:
+        state = replace(state, below_quorum_ms=now)
+    cause, message = "", ""
+    if state.below_quorum_ms and now - state.below_quorum_ms >= limits.quorum_ms:
+        story = ", ".join(_story(rollout) for rollout in state.rollouts) or "none was ever placed"
+        cause = "no_quorum"
+        message = f"{count} of at least {limits.min_rollouts} rollouts eligible for {limits.quorum_ms} ms: {story}"
+    elif (
+        state.group_state in SATISFIED
+        and actor.alive
+        and actor.beat_ms
+        and actor.progress_ms
+        and now - actor.progress_ms >= limits.no_progress_ms
+    ):
+        cause = "no_progress"
+        message = f"the actor beats, and neither its step nor its samples moved for {limits.no_progress_ms} ms"
+    if not cause:
+        return state, []
+    return replace(state, failed=f"{cause}\n{message}"), [FailGroup(cause, message)]
+
+
+def _story(rollout: Rollout) -> str:
+    judged = f", reported {rollout.reported}" if rollout.reported else ""
+    failure = f" ({rollout.failure})" if rollout.failure else ""
+    return f"rollout[{rollout.index}] {rollout.state} in incarnation {rollout.incarnation}{judged}{failure}"
