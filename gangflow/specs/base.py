@@ -22,7 +22,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from gangflow.specs.problems import Fault, Found, spec_error
+from gangflow.specs.faults import Fault, Found
+from gangflow.specs.problems import spec_error
 
 MAX_NAME = 63
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
@@ -71,13 +72,13 @@ def _text(value: object) -> object:
         value = getattr(value, "text", None) or str(value)
     if not isinstance(value, str):
         raise wrong("text (quote it)")
-    if "\0" in value or not value.isprintable() and _has_surrogate(value):
+    if "\0" in value or _has_surrogate(value):
         raise wrong("text without NUL characters or lone surrogates")
     return value
 
 
 def _has_surrogate(value: str) -> bool:
-    return any("\ud800" <= char <= "\udfff" for char in value)
+    return not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def _variable(value: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from gangflow.specs.base import Flag, Name, Spec, Text, Word, check
-from gangflow.specs.problems import Fault, nearest
+from gangflow.specs.faults import Fault, nearest
 from gangflow.specs.quantity import Duration
 
 PROVIDERS = ("directory",)
@@ -43,4 +43,3 @@ class Claim(Spec):
             expected = "a known provider: " + ", ".join(PROVIDERS)
             check([Fault(("provider",), self.provider, expected, nearest(self.provider, PROVIDERS))])
         return self
-

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from gangflow.specs.base import Label, Name, Spec, Text, Whole, Word, check
+from gangflow.specs.faults import Fault, nearest
 from gangflow.specs.hostrange import expand_range
-from gangflow.specs.problems import Fault, nearest
 from gangflow.specs.quantity import Cpu, Memory
 
 MAX_HOSTS = 100_000

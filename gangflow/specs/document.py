@@ -13,8 +13,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from gangflow.specs.cluster import ClusterSpec
+from gangflow.specs.faults import Fault, Loc, fault_error
 from gangflow.specs.group import CoStartGroup
-from gangflow.specs.problems import Fault, Loc, raise_faults, spec_error
+from gangflow.specs.problems import spec_error
 
 M = TypeVar("M", bound=BaseModel)
 MAX_BYTES = 4 * 1024 * 1024
@@ -31,12 +33,16 @@ def load(source: str | os.PathLike[str], model: type[M] = CoStartGroup) -> M:  #
         try:
             text = raw[: MAX_BYTES + 1].decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise_faults([Fault((), raw[error.start : error.start + 8], "text in UTF-8")])
-            raise  # not reached: a fault always raises
+            raise fault_error([Fault((), raw[error.start : error.start + 8], "text in UTF-8")]) from None
     else:
         text = source
     data, line = read(text)
     return validate(model, data, line)
+
+
+def load_cluster(source: str | os.PathLike[str]) -> ClusterSpec:
+    """The cluster that a document describes; as `load`."""
+    return load(source, ClusterSpec)
 
 
 def validate(model: type[M], data: object, line: Callable[[Loc], int] | None = None) -> M:
@@ -46,8 +52,7 @@ def validate(model: type[M], data: object, line: Callable[[Loc], int] | None = N
     except ValidationError as error:
         raise spec_error(error, model, line) from None
     except RecursionError:
-        raise_faults([Fault((), "…", "less nesting")])
-        raise
+        raise fault_error([Fault((), "…", "less nesting")]) from None
 
 
 def read(text: str) -> tuple[Any, Callable[[Loc], int]]:
@@ -55,7 +60,7 @@ def read(text: str) -> tuple[Any, Callable[[Loc], int]]:
     from gangflow.specs.yaml_text import compose  # PyYAML only where a document is read
 
     if len(text) > MAX_BYTES:
-        raise_faults([Fault((), f"{len(text)} characters", f"a document of at most {MAX_BYTES} bytes")])
+        raise fault_error([Fault((), f"{len(text)} characters", f"a document of at most {MAX_BYTES} bytes")])
     return compose(text)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from gangflow.specs.base import Flag, Name, Spec, Whole, check, one_or_more
-from gangflow.specs.problems import Fault
+from gangflow.specs.faults import Fault
 from gangflow.specs.quantity import Duration
 
 CauseName = Literal[
@@ -63,6 +63,10 @@ class FailureMatch(Spec):
         return self
 
 
+Match = FailureMatch
+"""Its short name in `gangflow`."""
+
+
 class FailureRule(Spec):
     """`action`, within a budget, for the failures that `match`. The first rule that matches wins."""
 
@@ -78,8 +82,9 @@ class FailureRule(Spec):
     """Give up this long after the first failure, however few restarts there were."""
     backoff: Backoff = Backoff.model_construct()
     floor: Annotated[Whole, Field(ge=0)] | None = None
-    """Fewest ready replicas of `match.member` that the action may leave (for longer than `floor_grace`)."""
+    """Fewest ready replicas of `match.member` that the action may leave; `min_replicas` when left out."""
     floor_grace: Duration = 0
+    """Ready replicas may be below the floor for so long; without a `floor`, below `min_replicas`."""
     count_machine_losses: Flag = False
     """Let `host_lost`, `agent_lost`, `drained` and `claim_lost` spend the budget, too."""
     then: ActionName = "fail_group"
@@ -99,8 +104,8 @@ class FailureRule(Spec):
                     faults.append(Fault((key,), value, f"no `{key}`: {self.action} restarts nothing"))
         if self.action == "fail_group" and self.floor is not None:
             faults.append(Fault(("floor",), self.floor, "no `floor`: fail_group leaves no replica"))
-        if self.floor_grace and self.floor is None:
-            faults.append(Fault(("floor_grace",), self.floor_grace, "a `floor` beside it"))
+        if self.action == "fail_group" and self.floor_grace:
+            faults.append(Fault(("floor_grace",), self.floor_grace, "no `floor_grace`: fail_group leaves no replica"))
         if self.action in RESTARTS and self.then == self.action:
             faults.append(Fault(("then",), self.then, f"another action than {self.action}: it would never give up"))
         check(faults)

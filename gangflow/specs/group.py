@@ -11,8 +11,8 @@ from gangflow.specs.base import Name, Spec, Text, Variable, Whole, check, later
 from gangflow.specs.claims import Claim
 from gangflow.specs.coordinator import RLCoordinator
 from gangflow.specs.failure import Backoff, FailureRule
+from gangflow.specs.faults import Fault, Loc, nearest
 from gangflow.specs.member import AnyMember, Job, Pack, ReplicaSet, _claim_faults
-from gangflow.specs.problems import Fault, Loc, nearest
 from gangflow.specs.quantity import Duration
 
 MAX_MEMBERS = 1_000
@@ -112,8 +112,8 @@ def _member_faults(group: CoStartGroup) -> Iterator[Fault]:
     for name, member in group.members.items():
         for index, claim in enumerate(member.claims):
             if claim.name in shared:
-                loc = ("members", name, member.tag, "claims", index, "name")
-                yield Fault(loc, claim.name, "a claim of another name: a claim of the group has this one")
+                at = ("members", name, member.tag, "claims", index, "name")
+                yield Fault(at, claim.name, "a claim of another name: a claim of the group has this one")
         for index, port in enumerate(member.ports):
             # XCE_ADDRS_<MEMBER>_<PORT>: member `a-b` with port `c` would hide member `a` with port `b-c`.
             variable = f"{name}-{port}"

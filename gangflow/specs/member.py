@@ -10,8 +10,8 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag,
 from gangflow.specs.base import Flag, Name, Spec, Text, Variable, Whole, Word, check, tag_of, unwrap, wrap, wrong
 from gangflow.specs.claims import Claim
 from gangflow.specs.failure import FailureRule
+from gangflow.specs.faults import Fault, nearest
 from gangflow.specs.probes import AnyProbe, HttpProbe, TcpProbe
-from gangflow.specs.problems import Fault, nearest
 from gangflow.specs.quantity import Cpu, Duration, Gpu, Memory
 
 MAX_REPLICAS = 100_000

@@ -1,4 +1,4 @@
-"""`key=value` overrides onto any pydantic model: `barrier.timeout=5m`, `members.rollout.replica_set.replicas=4`, `failure[0].then=…`.
+"""`key=value` overrides onto any pydantic model: `barrier.timeout=5m`, `members.a.job.tasks=4`, `failure[0].then=…`.
 
 The value is read as YAML. An unknown key is an error that names the nearest known one, also where the model would ignore it.
 """
@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from gangflow.specs.document import read, validate
-from gangflow.specs.problems import MISSING, Fault, Loc, fault_error, listed, models_in, nearest, type_at
+from gangflow.specs.faults import MISSING, Fault, Loc, fault_error, listed, nearest
+from gangflow.specs.problems import models_in, type_at
 
 M = TypeVar("M", bound=BaseModel)
 _PART = re.compile(r"([^.\[\]=\s]+)|\[(\d{1,6})\]")
@@ -54,14 +55,14 @@ def _plain(value: Any) -> Any:
 def _place(root: type[BaseModel], model: BaseModel, data: Any, loc: Loc, value: Any) -> None:
     here: Any = data
     live: Any = model
-    for depth, part in enumerate(loc):
+    for depth, step in enumerate(loc):
+        part = str(step) if isinstance(here, dict) else step
         last = depth == len(loc) - 1
         if isinstance(here, list):
             if not isinstance(part, int) or part >= len(here):
                 raise fault_error([Fault(loc[: depth + 1], part, f"an index below {len(here)}")])
         elif isinstance(here, dict):
-            part = str(part)
-            _known(root, here, live, loc[:depth], part, last)
+            _known(root, here, loc[:depth], str(part), last)
         else:
             raise fault_error([Fault(loc[:depth], here, "something with keys inside")])
         live = _inside(live, part)
@@ -75,15 +76,14 @@ def _place(root: type[BaseModel], model: BaseModel, data: Any, loc: Loc, value: 
         here = here[part]
 
 
-def _known(root: type[BaseModel], here: Mapping[str, Any], live: Any, loc: Loc, part: str, last: bool) -> None:
+def _known(root: type[BaseModel], here: Mapping[str, Any], loc: Loc, part: str, last: bool) -> None:
     kind = type_at(root, loc) if loc else root
     models = models_in(kind)
     known = [name for owner in models for name in owner.model_fields]
     tags = [tag for tag in (getattr(owner, "tag", "") for owner in models) if tag]
     later = {key for owner in models for key in getattr(owner, "not_yet", {})}
     if models and part not in (*known, *tags, *later):
-        at = (*loc, part)
-        raise fault_error([Fault(at, MISSING, "a known key: " + listed([*here, *known] if tags else known), nearest(part, known))])
+        raise fault_error([Fault((*loc, part), MISSING, "a known key: " + listed(known), nearest(part, known))])
     if not models and not last and part not in here and here:
         raise fault_error([Fault((*loc, part), MISSING, listed(here), nearest(part, here))])
 

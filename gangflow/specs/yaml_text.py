@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from gangflow.specs.problems import Fault, Loc, fault_error, path
+from gangflow.specs.faults import Fault, Loc, fault_error
 
 MAX_NODES = 200_000
 """Anchors make small texts mean huge documents."""
@@ -31,21 +32,15 @@ class FloatScalar(float):
 class _Loader(yaml.SafeLoader):
     """Resolves scalars by YAML 1.2's core schema."""
 
-    yaml_implicit_resolvers: dict[str, Any] = {}
-
 
 class _Dumper(yaml.SafeDumper):
     """Quotes by the same schema, so that text stays text."""
 
-    yaml_implicit_resolvers: dict[str, Any] = {}
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> Any:  # noqa: ARG002 - PyYAML's signature
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> Any:
         return super().increase_indent(flow, False)
 
 
 def _resolvers() -> None:
-    import re
-
     rules = (
         ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
         ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
@@ -54,9 +49,10 @@ def _resolvers() -> None:
         ("merge", r"<<", "<"),
     )
     for kind in (_Loader, _Dumper):
+        kind.yaml_implicit_resolvers = {}  # not PyYAML's own, which are YAML 1.1's
         for tag, pattern, first in rules:
             letters = [None if letter == "\0" else letter for letter in first]
-            kind.add_implicit_resolver(_PREFIX + tag, re.compile(f"(?:{pattern})\\Z"), [x or "" for x in letters])  # type: ignore[no-untyped-call]
+            kind.add_implicit_resolver(_PREFIX + tag, re.compile(f"(?:{pattern})\\Z"), [x or "" for x in letters])
 
 
 _resolvers()
@@ -172,6 +168,3 @@ def _number(text: str, tag: str) -> int | float | None:
         return kept
     except ValueError:
         return None
-
-
-__all__ = ["FloatScalar", "IntScalar", "compose", "emit", "path"]

@@ -1,0 +1,78 @@
+"""Faults of a spec before they are an error: where, what stands there, what was expected. Knows no pydantic."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from gangflow.errors import NotYetError, Problem, SpecError
+
+Loc = tuple[int | str, ...]
+MAX_VALUE = 60
+"""Characters of a wrong value that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A problem that a check over several fields found; `loc` is relative to the model that was checked."""
+
+    loc: Loc
+    value: object
+    expected: str
+    nearest: str = ""
+    later: bool = False
+    """Valid, but not enforced by this version."""
+
+
+class Found(ValueError):
+    """Raised inside a validator: several faults at once, each with a path of its own."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        super().__init__("; ".join(f"{path(fault.loc)}: expected {fault.expected}" for fault in faults))
+        self.faults = tuple(faults)
+
+
+class _Missing:
+    """Stands for a value that is not there."""
+
+
+MISSING = _Missing()
+
+
+def path(loc: Loc) -> str:
+    """`("failure", 0, "then")` → `failure[0].then`; the root is `.`."""
+    text = ""
+    for part in loc:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text or "."
+
+
+def short(value: object) -> str:
+    """A short repr of a value; empty for a missing one."""
+    if value is MISSING:
+        return ""
+    text = repr(value)
+    return text if len(text) <= MAX_VALUE else text[: MAX_VALUE - 1] + "…"
+
+
+def nearest(value: object, names: Iterable[object]) -> str:
+    """The valid name that `value` is probably a slip of; empty when none is near."""
+    if not isinstance(value, str):
+        return ""
+    found = difflib.get_close_matches(value, [str(name) for name in names], n=1, cutoff=0.6)
+    return found[0] if found else ""
+
+
+def listed(names: Iterable[object]) -> str:
+    """`one of a, b, c`."""
+    return "one of " + ", ".join(str(name) for name in names)
+
+
+def fault_error(faults: Sequence[Fault], line: Callable[[Loc], int] | None = None) -> SpecError:
+    """The error of these faults; `line` finds the line of a path in the document."""
+    problems = [
+        Problem(path(f.loc), short(f.value), f.expected, f.nearest if f.nearest != f.value else "", line(f.loc) if line else 0)
+        for f in faults
+    ]
+    return NotYetError(problems) if all(fault.later for fault in faults) else SpecError(problems)
