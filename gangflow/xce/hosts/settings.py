@@ -1,0 +1,49 @@
+"""The limits of a host agent, in one place, each with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PROTOCOL = 1
+"""Of the socket between agent and link; a hello of another one is refused."""
+LINE_LIMIT = 16 << 20
+"""Bytes of one message: 64 preparations with a group file each are far below it."""
+REPORT_WINDOW = 256
+"""Reports sent and not yet acknowledged; the rest waits in the outbox."""
+TASK_LIMIT = 4096
+"""Tasks that one agent holds; more are refused (not permanently)."""
+EFFECT_LIMIT = 16_384
+"""Effects waiting to be carried out; a controller that sends more is told to come again."""
+TOMBSTONES = 4096
+"""Ended tasks whose last report is remembered, to answer a repeated effect with."""
+LOG_READ_LIMIT = 1 << 20
+"""Bytes answered to one `read_log`."""
+TAIL_LINES = 20
+TAIL_BYTES = 16 << 10
+"""Of stderr in an exit report."""
+LEFTOVER_GRACE_S = 1.0
+"""What is left of a tree whose main process ended gets SIGTERM and this long, then SIGKILL."""
+VERIFY_PERIODS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+"""Pauses between two looks at a tree that should be gone; the last one repeats for as long as it takes."""
+DISK_WAIT_S = 2.0
+"""A report waits this long for its record on disk, then goes out all the same: a slow disk stops no member."""
+BEAT_S = 1.0
+"""Agent to watchdog, and link to agent."""
+SWEEP_PERIOD_S = 30.0
+KEEP_FOLDERS = 512
+KEEP_BYTES = 2 << 30
+"""Logs of ended tasks beyond these are removed, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """What whoever starts an agent may choose."""
+
+    lease_ms: int = 0
+    """The agent must be renewed this often; 0: no lease (a machine that cannot be parted from its controller)."""
+    fence_ms: int = 10_000
+    """After the lease, all tasks are killed this much later; also how long the watchdog lets the agent be silent."""
+    log_bytes: int = 16 << 20
+    """Of one stream of one incarnation; the older half lies in `<stream>.1`."""
+    idle_exit_ms: int = 600_000
+    """Without tasks, controller and unacknowledged reports for this long, the agent ends by itself; 0: never."""

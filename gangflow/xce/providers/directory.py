@@ -1,0 +1,152 @@
+"""The `directory` provider: a folder per claim, for checkpoints, weights, scratch.
+
+It lies in `<home>/claims/<group>/<name>`, or, with the parameter `path` (absolute), in `<path>/<cluster mark>-<group>/<name>`:
+groups of different clusters have the same ids, and must not find each other's checkpoints there. A slot's claim is
+`<name>-<member>-<index>`. What was made is noted beside the claims, and only what is noted is ever removed; links are not
+followed, neither to make nor to remove.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+from pathlib import Path
+
+from gangflow.xce.core.effects import Provision, Release
+from gangflow.xce.ports import Provisioned
+
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
+_NOTES = ".made"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class ClaimRefused(ValueError):
+    """The claim's parameters or names cannot be used; another try would fail the same way."""
+
+
+class DirectoryProvider:
+    """Makes and removes folders. All work happens in a thread: the disk may be slow."""
+
+    def __init__(self, home: Path) -> None:
+        self._root = home.resolve() / "claims"
+
+    async def provision(self, request: Provision) -> Provisioned:
+        """The claim's folder, made if it is not there. Raises ClaimRefused or OSError."""
+        return Provisioned(str(await asyncio.to_thread(self._make, request)))
+
+    async def release(self, request: Release) -> None:
+        """Remove the claim's folder with all that is in it, unless it is retained; what is gone already is fine."""
+        await asyncio.to_thread(self._remove, request)
+
+    # --- making -----------------------------------------------------------------------------------------------------
+
+    def _make(self, request: Provision) -> Path:
+        parameters = dict(request.parameters)
+        where = parameters.pop("path", "")
+        if parameters:
+            raise ClaimRefused(f"the directory provider knows no parameter {sorted(parameters)[0]!r}; it has `path`")
+        if where and not os.path.isabs(where):
+            raise ClaimRefused(f"parameters.path must be absolute, not {where!r}")
+        leaf = request.name if request.slot is None else f"{request.name}-{request.slot[0]}-{request.slot[1]}"
+        for name in (request.group, leaf):
+            if not _PLAIN.match(name):
+                raise ClaimRefused(f"{name!r} is no plain name")
+        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if where:
+            root, folder = Path(os.path.normpath(where)), f"{self._mark()}-{request.group}"
+            root.mkdir(parents=True, exist_ok=True)
+        else:
+            root, folder = self._root, request.group
+        path = root / folder / leaf
+        # Noted first: a crash after this leaves a note without a folder, never a folder that nobody would remove.
+        self._note(request.claim, path)
+        _make_below(root, (folder, leaf))
+        return path
+
+    def _mark(self) -> str:
+        """This cluster's mark in shared folders."""
+        path = self._root / ".mark"
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        except FileExistsError:
+            pass
+        else:
+            with os.fdopen(fd, "w") as file:
+                file.write(secrets.token_hex(4))
+        return path.read_text()
+
+    # --- notes ------------------------------------------------------------------------------------------------------
+
+    def _note_path(self, claim: str) -> Path:
+        return self._root / _NOTES / claim.replace("%", "%25").replace("/", "%2F")
+
+    def _note(self, claim: str, path: Path) -> None:
+        note = self._note_path(claim)
+        note.parent.mkdir(exist_ok=True, mode=0o700)
+        aside = note.with_name(f"{note.name}~")
+        aside.write_text(json.dumps({"path": str(path)}))
+        aside.replace(note)
+
+    # --- removing ---------------------------------------------------------------------------------------------------
+
+    def _remove(self, request: Release) -> None:
+        note = self._note_path(request.claim)
+        try:
+            path = Path(json.loads(note.read_text())["path"])
+        except (OSError, ValueError, KeyError):
+            return  # never made here, or released before
+        if not request.retain:
+            _remove_below(path.parent.parent, path.parent.name, path.name)
+        note.unlink(missing_ok=True)
+
+
+def _make_below(root: Path, names: tuple[str, ...]) -> None:
+    """Make nested folders under `root`. OSError (NotADirectoryError, ELOOP) if a link or a file is in the way."""
+    at = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in names:
+            try:
+                os.mkdir(name, 0o700, dir_fd=at)
+            except FileExistsError:
+                pass
+            below = os.open(name, _FOLDER, dir_fd=at)
+            os.close(at)
+            at = below
+    finally:
+        os.close(at)
+
+
+def _remove_below(root: Path, folder: str, leaf: str) -> None:
+    """Remove `root/folder/leaf` and, if it is empty then, `root/folder`. Links in the way are removed, not followed."""
+    try:
+        top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        try:
+            at = os.open(folder, _FOLDER, dir_fd=top)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise OSError(error.errno, f"{root / folder} is a link or no folder any more: left alone") from error
+        try:
+            kind = os.stat(leaf, dir_fd=at, follow_symlinks=False).st_mode
+            if stat.S_ISDIR(kind):
+                shutil.rmtree(leaf, dir_fd=at)
+            else:
+                os.unlink(leaf, dir_fd=at)
+        except FileNotFoundError:
+            pass
+        finally:
+            os.close(at)
+        try:
+            os.rmdir(folder, dir_fd=top)
+        except OSError:
+            pass
+    finally:
+        os.close(top)
