@@ -30,8 +30,6 @@ NOTHING: Final = 10
 CONTEXT: Final = 5
 EMBEDDING: Final = 16
 HIDDEN: Final = 256
-BLOCK: Final = 16
-"""Rows of a forward pass are computed in multiples of this."""
 
 
 def contexts_of(prompts: Digits, answers: Digits) -> Digits:
@@ -105,7 +103,7 @@ class Policy:
 
     def log_distribution(self, contexts: Digits) -> Floats:
         """Log-probabilities (m, 10) of the next digit for contexts (m, 5)."""
-        return _log_softmax(self._forward(contexts)[2])
+        return _log_softmax(self._forward(contexts)[1])
 
     def logprobs(self, prompts: Digits, answers: Digits) -> Floats:
         """Log-probability (n, 3) of each digit of given answers."""
@@ -143,20 +141,20 @@ class Policy:
             logprobs[:, column] = options[every, chosen]
         return answers, logprobs
 
-    def _forward(self, contexts: Digits) -> tuple[Floats, Floats, Floats]:
-        """(embedded (m, 80), hidden (m, 256), logits (m, 10)).
+    def _forward(self, contexts: Digits) -> tuple[Floats, Floats]:
+        """(hidden (m, 256), logits (m, 10)).
 
-        Filled up to whole blocks of rows: a matrix library takes another path for a single row, and a row must come out
-        the same, to the bit, in whatever batch it stands. Otherwise a re-dispatched sample could differ.
+        Row by row: a matrix product of the whole batch may round a row differently by where in the batch it stands, and
+        then a re-dispatched sample could differ. So the first layer is a sum of rows of a table (there are only 5 × 11
+        different ones), and the second a product for each row.
         """
         p = self.parameters
-        count = len(contexts)
-        filled = np.full((-(-count // BLOCK) * BLOCK, CONTEXT), NOTHING, np.int8)
-        filled[:count] = contexts
-        embedded = p["embedding"][filled].reshape(len(filled), -1)
-        hidden = np.maximum(embedded @ p["w1"] + p["b1"], 0.0)
-        logits = hidden @ p["w2"] + p["b2"]
-        return embedded[:count], hidden[:count], logits[:count]
+        table = p["embedding"] @ p["w1"].reshape(CONTEXT, EMBEDDING, HIDDEN)
+        summed = p["b1"] + table[0][contexts[:, 0]]
+        for place in range(1, CONTEXT):
+            summed += table[place][contexts[:, place]]
+        hidden = np.maximum(summed, 0.0)
+        return hidden, (hidden[:, None, :] @ p["w2"])[:, 0, :] + p["b2"]
 
     # -- backward -----------------------------------------------------------------------------------------------------
 
@@ -167,19 +165,20 @@ class Policy:
         """
         p = self.parameters
         rows, back = _distinct(contexts_of(prompts, answers).reshape(-1, CONTEXT))
-        embedded, hidden, logits = self._forward(rows)
+        hidden, logits = self._forward(rows)
         # d logp(t) / d logits = onehot(t) − softmax, summed over the tokens of each context.
         cells = back * DIGITS + answers.reshape(-1)
         wanted = np.bincount(cells, weights.reshape(-1), minlength=len(rows) * DIGITS).reshape(-1, DIGITS)
         by_logits = wanted.astype(np.float32)
         by_logits -= by_logits.sum(axis=1, keepdims=True) * np.exp(_log_softmax(logits))
         by_hidden = (by_logits @ p["w2"].T) * (hidden > 0)
-        by_embedded = (by_hidden @ p["w1"].T).reshape(-1, EMBEDDING)
-        by_embedding = np.zeros_like(p["embedding"])
-        np.add.at(by_embedding, rows.reshape(-1), by_embedded)
+        # By the first layer's table (5, 11, 256): row t of place k collects the contexts that have token t there.
+        tokens = np.arange(NOTHING + 1, dtype=np.int8)
+        by_table = (rows.T[:, None, :] == tokens[None, :, None]).astype(np.float32) @ by_hidden
+        w1 = p["w1"].reshape(CONTEXT, EMBEDDING, HIDDEN)
         return {
-            "embedding": by_embedding,
-            "w1": embedded.T @ by_hidden,
+            "embedding": (by_table @ w1.transpose(0, 2, 1)).sum(axis=0),
+            "w1": (p["embedding"].T @ by_table).reshape(CONTEXT * EMBEDDING, HIDDEN),
             "b1": by_hidden.sum(axis=0),
             "w2": hidden.T @ by_logits,
             "b2": by_logits.sum(axis=0),
