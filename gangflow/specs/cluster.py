@@ -29,9 +29,9 @@ class HostSpec(Spec):
 
     name: Annotated[str, AfterValidator(_range)]
     node: Text = "local"
-    """The machine whose agent serves it."""
+    """The machine whose agent serves it; may be a range as long as that of the name."""
     address: Text = "127.0.0.1"
-    """Where members reach each other."""
+    """Where members reach each other; may be a range, too."""
     virtual_hosts: Annotated[Whole, Field(ge=1, le=1_000)] = 1
     """Split what is given evenly over so many hosts, `name-0`, `name-1`, …"""
     cpu: Cpu | None = None
@@ -55,8 +55,13 @@ class HostSpec(Spec):
         def __init__(self, name: str, **fields: Any) -> None: ...
 
     @model_validator(mode="after")
-    def _names_free(self) -> Self:
+    def _consistent(self) -> Self:
         faults = []
+        count = len(expand_range(self.name, MAX_HOSTS))
+        for key in ("node", "address"):
+            text = getattr(self, key)
+            if "[" in text and len(expand_range(text, MAX_HOSTS)) != count:
+                faults.append(Fault((key,), text, f"a range of as many as the name's: {count}"))
         for key in ("counters", "attributes"):
             taken = (*RESERVED, "gpu_model") if key == "attributes" else (*RESERVED, *self.attributes)
             for name in getattr(self, key):

@@ -277,6 +277,8 @@ class HostFacts:
     counters: tuple[tuple[str, int], ...] = ()
     """Capacity of `cpu`, `mem` and the cluster's own counters."""
     gpus: int = 0
+    gpu_first: int = 0
+    """The number of its first device on its node: hosts of one node have devices of their own."""
     port_first: int = 0
     port_count: int = 0
     attributes: tuple[tuple[str, str], ...] = ()
