@@ -18,6 +18,10 @@ CHECKPOINT = "checkpoint/head"
 FAILURE = "trainer/failure"
 """Written by the actor's SDK when it must stop for a reason that no exit code can say (a POLICY failure)."""
 
+TERM_HEADER = "XCE-Term"
+INCARNATION_HEADER = "XCE-Incarnation"
+"""With every verb that a coordinator sends to an engine: who commands, and which life of the engine is meant."""
+
 ROLE_KEY = "gangflow"
 """The part of a heartbeat's body that the SDK fills itself; the rest is the program's own."""
 

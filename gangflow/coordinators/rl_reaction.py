@@ -105,11 +105,19 @@ class BeatSeen:
     progress: str
     failing: tuple[tuple[int, int, int], ...] = ()
     """(index, incarnation, requests in a row that failed) of rollouts."""
+    age_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class BeatsLost:
-    """The stream of heartbeats broke: silence means nothing until the next beat."""
+class BeatMissing:
+    """XCE knows no heartbeat of the actor, and would for `age_ms`: it keeps them in memory only."""
+
+    age_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BeatsUnknown:
+    """XCE does not answer, or has just started: silence means nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +126,17 @@ class Tick:
 
 
 Observation = (
-    SlotSeen | Listed | GroupSeen | HeadSeen | TrainerFailed | EngineAnswered | HealthSeen | BeatSeen | BeatsLost | Tick
+    SlotSeen
+    | Listed
+    | GroupSeen
+    | HeadSeen
+    | TrainerFailed
+    | EngineAnswered
+    | HealthSeen
+    | BeatSeen
+    | BeatMissing
+    | BeatsUnknown
+    | Tick
 )
 
 # --- actions --------------------------------------------------------------------------------------------------------
@@ -239,7 +257,10 @@ def _observe(state: RLState, seen: Observation, now: int) -> RLState:
             return _health(state, seen, now)
         case BeatSeen():
             return _beat(state, seen, now)
-        case BeatsLost():
+        case BeatMissing(age_ms):
+            since = max(state.actor.beat_ms, now - age_ms)
+            return replace(state, actor=replace(state.actor, beat_ms=since)) if state.actor.beaten else state
+        case BeatsUnknown():
             return replace(state, actor=replace(state.actor, beat_ms=0))
         case Tick():
             return state
@@ -334,7 +355,9 @@ def _actor_slot(state: RLState, seen: SlotSeen) -> RLState:
     if seen.seq < actor.seq or seen.incarnation < actor.incarnation:
         return state
     if seen.incarnation > actor.incarnation:
-        actor = replace(actor, incarnation=seen.incarnation, beat_ms=0, progress="", progress_ms=0, reported=False)
+        actor = replace(
+            actor, incarnation=seen.incarnation, beaten=False, beat_ms=0, progress="", progress_ms=0, reported=False
+        )
     alive = seen.phase in {"STARTING", "RUNNING", "READY"}
     return replace(state, actor=replace(actor, seq=seen.seq, alive=alive))
 
@@ -387,8 +410,9 @@ def _beat(state: RLState, seen: BeatSeen, now: int) -> RLState:
     if seen.incarnation != actor.incarnation:
         return state
     moved = seen.progress != actor.progress or not actor.progress_ms
-    actor = replace(actor, beat_ms=now, progress=seen.progress, progress_ms=now if moved else actor.progress_ms)
-    state = replace(state, actor=actor)
+    beat_ms = max(actor.beat_ms, now - seen.age_ms)
+    progress_ms = now if moved else actor.progress_ms
+    state = replace(state, actor=replace(actor, beaten=True, beat_ms=beat_ms, progress=seen.progress, progress_ms=progress_ms))
     failing = {(index, incarnation): count for index, incarnation, count in seen.failing}
     for rollout in state.rollouts:
         count = failing.get(rollout.key, 0)

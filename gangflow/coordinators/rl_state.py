@@ -175,8 +175,10 @@ class Actor:
     incarnation: int = 0
     seq: int = 0
     alive: bool = False
+    beaten: bool = False
+    """This incarnation has sent a heartbeat; one that never does is never judged by its silence."""
     beat_ms: int = 0
-    """Its last heartbeat; 0: none since this incarnation, or since the stream of heartbeats broke (UNKNOWN)."""
+    """Since when it is silent; 0: UNKNOWN, and nothing acts on it."""
     progress: str = ""
     progress_ms: int = 0
     reported: bool = False

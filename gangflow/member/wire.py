@@ -61,7 +61,7 @@ class HttpWire:
 
     def __init__(self) -> None:
         # A proxy of the environment never leads to a rollout, and there is no TLS to verify.
-        self._http = httpx.AsyncClient(trust_env=False, verify=False, limits=httpx.Limits(max_keepalive_connections=64))
+        self._http = httpx.AsyncClient(trust_env=False, verify=False, limits=httpx.Limits(keepalive_expiry=30.0))
 
     async def generate(self, target: Endpoint, asked: Asked, timeout_s: float) -> dict[int, Answer]:
         body = msgspec.json.encode(
