@@ -1,6 +1,6 @@
 """What actor and rollout tell each other about samples: prompts and outputs as the JSON of the `generate` verb.
 
-A prompt is `{"text": "07+45=", "seed": n}`; the rollout makes as many samples of it as it was given sample ids, from that seed.
+A prompt is `{"text": "07+45=", "seed": n}`; the k-th of its samples is drawn from that seed and k alone.
 An output is `["250", l₀, l₁, l₂]`: the answer as written, least significant digit first, and its digits' log-probabilities.
 """
 
@@ -25,13 +25,12 @@ def ask(digits: Digits, seeds: NDArray[np.uint64]) -> list[dict[str, Any]]:
     return [{"text": task.text(prompt), "seed": int(seed)} for prompt, seed in zip(digits, seeds, strict=True)]
 
 
-def answer(policy: Policy, asked: Sequence[Any], samples: int) -> list[list[list[Any]]]:
-    """The outputs of each prompt. ValueError for what is not a prompt."""
+def answer(policy: Policy, asked: Sequence[Any], indices: Sequence[int]) -> list[list[Any]]:
+    """An output for each of `asked`: the sample of that index of that prompt. ValueError for what is not a prompt."""
     digits, seeds = _read(asked)
-    answers, logprobs = policy.sample(np.repeat(digits, samples, axis=0), chances(seeds, samples))
+    answers, logprobs = policy.sample(digits, chances(seeds, np.array(indices, np.int64)))
     texts = ["".join(map(str, written)) for written in answers.tolist()]
-    outputs = [[text, *row] for text, row in zip(texts, logprobs.tolist(), strict=True)]
-    return [outputs[at : at + samples] for at in range(0, len(outputs), samples)]
+    return [[text, *row] for text, row in zip(texts, logprobs.tolist(), strict=True)]
 
 
 def prompts(asked: Sequence[Any]) -> Digits:

@@ -196,5 +196,6 @@ def sample_batch(
 ) -> Batch:
     """A step's samples made and judged in this process: what the programs do together over HTTP."""
     prompts = repeated(problems, samples)
-    answers, logprobs = engine.sample(prompts, chances(seeds, samples))
+    indices = np.tile(np.arange(samples), len(problems))
+    answers, logprobs = engine.sample(prompts, chances(np.repeat(seeds, samples), indices))
     return Batch(prompts, answers, logprobs, task.rewards(prompts, answers), reference.logprobs(prompts, answers))

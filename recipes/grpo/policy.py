@@ -55,19 +55,19 @@ def _columns(prompts: Digits, column: int) -> Digits:
     return found
 
 
-def chances(seeds: NDArray[np.uint64], samples: int) -> Floats:
-    """The random numbers (n · samples, 3) in [0, 1) of the samples of n prompts, prompt by prompt (SplitMix64).
+def chances(seeds: NDArray[np.uint64], indices: NDArray[np.int64]) -> Floats:
+    """The random numbers (n, 3) in [0, 1) of samples: `seeds` are their prompts', `indices` their places among its samples.
 
-    They depend on the prompt's seed and the sample's index alone. So a sample is the same whichever engine makes it, beside
-    whatever others: one that is re-dispatched changes nothing.
+    SplitMix64, by these two alone. So a sample is the same whichever engine makes it, beside whatever others: one that is
+    re-dispatched changes nothing.
     """
     with np.errstate(over="ignore"):
-        steps = np.arange(1, samples * ANSWER_DIGITS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        mixed = seeds[:, None] + steps[None, :]
+        steps = indices.astype(np.uint64)[:, None] * np.uint64(ANSWER_DIGITS) + np.arange(1, ANSWER_DIGITS + 1, dtype=np.uint64)
+        mixed: NDArray[np.uint64] = seeds[:, None] + steps * np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         mixed ^= mixed >> np.uint64(31)
-    return np.asarray((mixed >> np.uint64(40)) * 2.0**-24, np.float32).reshape(-1, ANSWER_DIGITS)
+    return np.asarray((mixed >> np.uint64(40)) * 2.0**-24, np.float32)
 
 
 class Policy:

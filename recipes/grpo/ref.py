@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-import gangflow
 from gangflow.recipes.grpo import task
 from gangflow.recipes.grpo.config import Config
 from gangflow.recipes.grpo.policy import Policy
@@ -35,7 +34,7 @@ def judge(policy: Policy) -> Answer:
 def main() -> None:
     """Serve on the port that XCE gave."""
     policy = Policy.fresh(Config.from_environment().seed)
-    serve("ref", "0.0.0.0", gangflow.context().port("http"), {"/logprobs": judge(policy)})
+    serve({"/logprobs": judge(policy)})
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-import gangflow
 from gangflow.recipes.grpo import task
 from gangflow.recipes.grpo.serving import serve
 from gangflow.recipes.grpo.wire import pack, unpack
@@ -23,7 +22,7 @@ def score(request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Serve on the port that XCE gave."""
-    serve("reward", "0.0.0.0", gangflow.context().port("http"), {"/score": score})
+    serve({"/score": score})
 
 
 if __name__ == "__main__":

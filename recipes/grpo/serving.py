@@ -6,11 +6,14 @@ Standard library only: such a program is ready, and back after a kill, as soon a
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from gangflow.member.identity import Identity
 
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 """From the request's JSON to the answer's. A ValueError (or KeyError) becomes status 400 with its text."""
@@ -80,9 +83,11 @@ class _Handler(BaseHTTPRequestHandler):
         """Requests are not logged: there are several a second."""
 
 
-def serve(name: str, host: str, port: int, answers: Mapping[str, Answer]) -> None:
-    """Serve until SIGTERM, then exit 0."""
+def serve(answers: Mapping[str, Answer], port: str = "http") -> None:
+    """Serve on this member's port of that name until SIGTERM, then exit 0. NotAMember when no XCE started this process."""
+    me = Identity.read(os.environ)
+    host = me.addresses(me.member, port)[me.slot].rsplit(":", 1)[0]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with JsonServer(host, port, answers) as server:
-        print(f"{name} serves on {server.url}", flush=True)
+    with JsonServer(host, me.port(port), answers) as server:
+        print(f"{me.member} serves on {server.url}", flush=True)
         server.serve_forever(poll_interval=0.2)

@@ -86,7 +86,7 @@ class PlayedContext:
             raise Killed
         made: list[PromptSamples] = []
         for number, prompt in enumerate(prompts):
-            (outputs,) = exchange.answer(self._engine, [json.loads(json.dumps(prompt))], samples)
+            outputs = exchange.answer(self._engine, [json.loads(json.dumps(prompt))] * samples, range(samples))
             ids = [SampleId("r", f"{step}/{number}", index) for index in range(samples)]
             who = number // chunk % 2
             kept = tuple(Sample(name, output, None, who, 1, 1) for name, output in zip(ids, outputs, strict=True))
