@@ -1,0 +1,247 @@
+"""An embedded XCE in one process: journal, controller, host agents, claim providers, REST service, traces, put together.
+
+`python -m gangflow.xce.serve` runs one without Ray; Ray's controller actor runs the same with hosts of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+import uvicorn
+
+from gangflow.errors import GangflowError, JournalRegressed, SetupError
+from gangflow.xce.cluster_home import Card, ClusterHome
+from gangflow.xce.controller import Controller, Options
+from gangflow.xce.core.inputs import EndGroup, Report
+from gangflow.xce.core.state import ClaimState, GroupState, HostFacts
+from gangflow.xce.hosts.link import LinkCalls, Position
+from gangflow.xce.hosts.local import LocalHosts
+from gangflow.xce.inventory import host_facts, this_machine
+from gangflow.xce.journal.sqlite import SqliteJournal
+from gangflow.xce.ports import Hosts, Provider
+from gangflow.xce.providers.registry import standard_providers
+from gangflow.xce.rest.server import check_bind, create_app, end_streams
+from gangflow.xce.rest.tokens import Tokens
+
+if TYPE_CHECKING:
+    from gangflow.specs.cluster import ClusterSpec
+    from gangflow.telemetry.recorder import Recorder
+
+_log = logging.getLogger(__name__)
+SHUTDOWN_S = 2
+"""Requests under way have this long to end when the service stops."""
+TAKE_DOWN_S = 60.0
+"""Beyond the members' own grace: how long taking everything down may wait for agents and claim providers."""
+
+
+class ManagedHosts(Hosts, Protocol):
+    """Hosts with a life: how a runtime starts and ends its agents."""
+
+    async def start(self) -> None:
+        """Connect to every agent. Raises JournalRegressed if one refuses this journal."""
+        ...
+
+    async def stop(self) -> None:
+        """Let go of the agents; they and their tasks run on."""
+        ...
+
+    async def shutdown(self) -> None:
+        """Stop all tasks and end the agents."""
+        ...
+
+
+class Runtime:
+    """One embedded XCE. `start` and `stop`; `take_down` ends its groups and agents too."""
+
+    def __init__(
+        self,
+        home: ClusterHome,
+        cluster: ClusterSpec,
+        *,
+        bind: str = "127.0.0.1",
+        port: int = 0,
+        options: Options | None = None,
+        make_hosts: Callable[[LinkCalls], ManagedHosts] | None = None,
+        providers: Mapping[str, Provider] | None = None,
+    ) -> None:
+        """`port` 0: the one that the last controller of this home had if it is free, since running members know it; else any.
+        Raises a JournalError, or SetupError when the address cannot be listened on."""
+        self.home = home
+        self.token = home.token()
+        check_bind(bind, self.token)
+        journal = SqliteJournal(home.journal)
+        try:
+            self._socket = _listen(bind, port, home.card())
+        except BaseException:
+            journal.close()
+            raise
+        address, self.port = self._socket.getsockname()[:2]
+        self.url = f"http://{f'[{address}]' if ':' in address else address}:{self.port}"
+        self._cluster = cluster
+        calls = LinkCalls(
+            on_reports=self._report,
+            position=lambda: Position(*self.controller.position),
+            on_alive=self._alive,
+            on_regressed=self._regressed,
+        )
+        self.hosts: ManagedHosts = (
+            make_hosts(calls) if make_hosts is not None else LocalHosts(home.nodes, _facts(cluster), calls)
+        )
+        from gangflow.telemetry.spans import traceparent
+
+        self.controller = Controller(
+            journal,
+            self.hosts,
+            providers if providers is not None else standard_providers(home.path),
+            replace(
+                options or Options(),
+                url=self.url,
+                token=self.token,
+                home=home.path,
+                levels=cluster.levels,
+                task_token=Tokens(self.token).task_token,
+                traceparent=traceparent,
+            ),
+        )
+        self._server: _Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._recorder: Recorder | None = None
+
+    async def start(self) -> None:
+        """Recover, connect to the agents, serve. An agent that refuses this journal leaves it serving reads only."""
+        try:
+            await self.controller.start()
+            try:
+                await self.hosts.start()
+            except JournalRegressed as error:
+                self.controller.refuse_mutations(error)
+            await self._serve()
+        except BaseException:
+            await self.stop()
+            raise
+        card = Card(self.url, os.getpid(), self.controller.cluster_id, self.controller.now_ms())
+        await asyncio.to_thread(self.home.write_card, card)
+        self._record()
+
+    async def stop(self) -> None:
+        """Stop serving and let go of everything; members, agents and claims stay as they are."""
+        if self._server is not None:
+            end_streams(self._app)
+            self._server.should_exit = True
+        if self._recorder is not None:
+            self._tasks[-1].cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._recorder is not None:
+            await asyncio.to_thread(self._recorder.close)
+        await self.hosts.stop()
+        await self.controller.stop()
+        self._socket.close()
+
+    async def take_down(self) -> None:
+        """Cancel every group, wait until nothing of them is left, end the agents, and stop."""
+        controller = self.controller
+        grace_ms = 0
+        try:
+            for group in list(controller.state.groups.values()):
+                if not group.state.terminal:
+                    grace_ms = max(grace_ms, *(member.grace_ms for member in group.plan.members))
+                    await controller.command(EndGroup(group.id, GroupState.CANCELLED, "user", "the cluster is taken down"))
+            async with asyncio.timeout(grace_ms / 1000 + TAKE_DOWN_S):
+                await self._until_ended()
+        except (GangflowError, TimeoutError) as error:
+            _log.warning("not everything could be ended in order (%r); the agents are stopped all the same", error)
+        try:
+            await self.hosts.shutdown()
+        except (OSError, TimeoutError) as error:
+            _log.warning("an agent could not be shut down: %s", error)
+        await self.stop()
+
+    async def failed(self) -> GangflowError:
+        """Returns when it cannot go on, with the reason: the controller's, or that its service ended."""
+        controller = asyncio.create_task(self.controller.failed(), name="failed")
+        try:
+            await asyncio.wait([controller, *self._tasks[:1]], return_when=asyncio.FIRST_COMPLETED)
+            return controller.result() if controller.done() else SetupError("the REST service ended")
+        finally:
+            controller.cancel()
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        self._app = create_app(self.controller, admin_token=self.token, cluster=self._cluster)
+        config = uvicorn.Config(
+            self._app, log_level="warning", access_log=False, timeout_graceful_shutdown=SHUTDOWN_S, lifespan="off"
+        )
+        self._server = _Server(config)
+        self._tasks.append(asyncio.create_task(self._server.serve([self._socket]), name="rest"))
+        while not self._server.started:
+            if self._tasks[0].done():
+                raise SetupError(f"the REST service did not start: {self._tasks[0].exception()}")
+            await asyncio.sleep(0.005)
+
+    def _record(self) -> None:
+        from gangflow.telemetry.recorder import Recorder
+
+        self._recorder = Recorder(self.home.traces)
+        # From the beginning of what is kept: spans that a restart finds still open began there.
+        events = self.controller.events(self.controller.horizon)
+        self._tasks.append(asyncio.create_task(self._recorder.follow(events), name="traces"))
+
+    # The links are made before the controller that they speak to; nothing comes through them before `start`.
+
+    async def _report(self, reports: Sequence[Report]) -> None:
+        await self.controller.report(reports)
+
+    def _regressed(self, node: str, error: JournalRegressed) -> None:
+        self.controller.refuse_mutations(error)
+
+    def _alive(self, node: str, boot: str) -> None:
+        self.controller.renew(node, boot)
+
+    async def _until_ended(self) -> None:
+        def over() -> bool:
+            state = self.controller.state
+            groups = all(group.state.terminal for group in state.groups.values())
+            return groups and not any(claim.state is ClaimState.RELEASING for claim in state.claims.values())
+
+        if over():
+            return
+        async for _ in self.controller.events(self.controller.seq):
+            if over():
+                return
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn, without its own ideas about signals: the process has other things to put in order than HTTP."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _facts(cluster: ClusterSpec) -> tuple[HostFacts, ...]:
+    """The cluster's hosts, all on this machine; what a description leaves out is measured here."""
+    nodes = {host.node for host in cluster.hosts}
+    return host_facts(cluster, {nodes.pop(): this_machine()} if len(nodes) == 1 else None)
+
+
+def _listen(bind: str, port: int, before: Card | None) -> socket.socket:
+    """A listening socket. Members that run know the former port: it is tried first when any would do."""
+    wanted = [port]
+    if port == 0 and before is not None:
+        former = before.url.rpartition(":")[2]
+        wanted.insert(0, int(former) if former.isdigit() else 0)
+    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+    for number in wanted:
+        try:
+            return socket.create_server((bind, number), family=family, backlog=512)
+        except OSError as error:
+            failure = error
+    raise SetupError(f"cannot listen on {bind}:{port}: {failure.strerror}", remedy="choose another --port") from failure
