@@ -1,13 +1,34 @@
-"""What a user asks for: frozen pydantic models without behaviour, their documents, and the errors that name what is wrong."""
+"""What a user asks for: frozen pydantic models without behaviour, their documents, and the errors that name what is wrong.
 
-from gangflow.specs.claims import Claim
-from gangflow.specs.cluster import ClusterSpec, HostSpec
-from gangflow.specs.coordinator import RLCoordinator
-from gangflow.specs.document import dump, load, plain, validate
-from gangflow.specs.failure import Backoff, FailureMatch, FailureRule
-from gangflow.specs.group import Barrier, CoStartGroup, Placement, Recovery
-from gangflow.specs.member import Job, Pack, ReplicaSet, Resources
-from gangflow.specs.probes import ExecProbe, FileProbe, HttpProbe, TcpProbe
+Loaded on first use: the path of `from gangflow import CoStartGroup` must not pay for clusters, documents and resreqs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gangflow.specs.claims import Claim
+    from gangflow.specs.cluster import ClusterSpec, HostSpec
+    from gangflow.specs.coordinator import RLCoordinator
+    from gangflow.specs.document import dump, load, load_cluster, plain, validate
+    from gangflow.specs.failure import Backoff, FailureMatch, FailureRule
+    from gangflow.specs.group import Barrier, CoStartGroup, Placement, Recovery
+    from gangflow.specs.member import Job, Pack, ReplicaSet, Resources
+    from gangflow.specs.probes import ExecProbe, FileProbe, HttpProbe, TcpProbe
+
+_HOMES = {
+    "claims": ("Claim",),
+    "cluster": ("ClusterSpec", "HostSpec"),
+    "coordinator": ("RLCoordinator",),
+    "document": ("dump", "load", "load_cluster", "plain", "validate"),
+    "failure": ("Backoff", "FailureMatch", "FailureRule"),
+    "group": ("Barrier", "CoStartGroup", "Placement", "Recovery"),
+    "member": ("Job", "Pack", "ReplicaSet", "Resources"),
+    "probes": ("ExecProbe", "FileProbe", "HttpProbe", "TcpProbe"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Backoff",
@@ -31,6 +52,16 @@ __all__ = [
     "TcpProbe",
     "dump",
     "load",
+    "load_cluster",
     "plain",
     "validate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'gangflow.specs' has no attribute {name!r}")
+    value = getattr(import_module(f"gangflow.specs.{home}"), name)
+    globals()[name] = value
+    return value

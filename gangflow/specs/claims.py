@@ -10,7 +10,8 @@ from gangflow.specs.base import Flag, Name, Spec, Text, Word, check
 from gangflow.specs.faults import Fault, nearest
 from gangflow.specs.quantity import Duration
 
-PROVIDERS = ("directory",)
+PROVIDERS = {"directory": ("path",)}
+"""Provider → its parameters. `directory`: the folder under which the claim's own is made."""
 
 
 class Claim(Spec):
@@ -39,7 +40,18 @@ class Claim(Spec):
 
     @model_validator(mode="after")
     def _known_provider(self) -> Self:
-        if self.provider not in PROVIDERS:
+        known = PROVIDERS.get(self.provider)
+        if known is None:
             expected = "a known provider: " + ", ".join(PROVIDERS)
             check([Fault(("provider",), self.provider, expected, nearest(self.provider, PROVIDERS))])
+            return self
+        faults = [
+            Fault(("parameters", key), value, f"a parameter of {self.provider}: " + ", ".join(known), nearest(key, known))
+            for key, value in self.parameters.items()
+            if key not in known
+        ]
+        where = self.parameters.get("path", "/")
+        if not where.startswith("/"):
+            faults.append(Fault(("parameters", "path"), where, "an absolute path"))
+        check(faults)
         return self

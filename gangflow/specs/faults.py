@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -60,6 +59,8 @@ def nearest(value: object, names: Iterable[object]) -> str:
     """The valid name that `value` is probably a slip of; empty when none is near."""
     if not isinstance(value, str):
         return ""
+    import difflib  # only where something is wrong
+
     found = difflib.get_close_matches(value, [str(name) for name in names], n=1, cutoff=0.6)
     return found[0] if found else ""
 

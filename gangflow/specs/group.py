@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -109,11 +110,16 @@ class CoStartGroup(Spec):
 def _member_faults(group: CoStartGroup) -> Iterator[Fault]:
     taken: dict[str, str] = {}
     shared = [claim.name for claim in group.claims]
+    made: dict[str, str] = {}
     for name, member in group.members.items():
         for index, claim in enumerate(member.claims):
-            if claim.name in shared:
-                at = ("members", name, member.tag, "claims", index, "name")
+            at = ("members", name, member.tag, "claims", index, "name")
+            # A slot's claim is made as `<claim>-<member>-<index>`.
+            stem = f"{claim.name}-{name}"
+            if claim.name in shared or any(re.fullmatch(f"{stem}-[0-9]+", other) for other in shared):
                 yield Fault(at, claim.name, "a claim of another name: a claim of the group has this one")
+            elif made.setdefault(stem, name) != name:
+                yield Fault(at, claim.name, f"a claim of another name: one of member {made[stem]} is made as {stem}, too")
         for index, port in enumerate(member.ports):
             # XCE_ADDRS_<MEMBER>_<PORT>: member `a-b` with port `c` would hide member `a` with port `b-c`.
             variable = f"{name}-{port}"
