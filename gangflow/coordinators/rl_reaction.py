@@ -203,14 +203,16 @@ def begin(limits: Limits, term: int) -> RLState:
 
 def react(state: RLState, observation: Observation, now_ms: int) -> tuple[RLState, tuple[Action, ...]]:
     """The next state, and what must be done, in that order."""
-    if state.failed or state.group_state in ENDED:
+    if state.group_state in ENDED or (state.failed and not isinstance(observation, Listed | GroupSeen)):
         return state, ()
+    failing = bool(state.failed)
     state = _observe(state, observation, now_ms)
     if not state.listed:
         return state, ()
     if state.group_state in ENDED:
         return state, (Stop(state.group_state),)
-    return _settle(state, now_ms)
+    # A group that was failed is only watched to its end.
+    return (state, ()) if failing else _settle(state, now_ms)
 
 
 def next_deadline(state: RLState) -> int | None:
