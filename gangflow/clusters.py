@@ -1,7 +1,7 @@
 """Clusters as a run sees them: one to join by its address, or one of its own to start and to stop again.
 
-Four kinds, one surface: our own on Ray (the default), our own without Ray (`runtime="local"`), one that somebody keeps (a home, or
-a Ray address), and a remote XCE by URL.
+Four kinds, one surface: our own on Ray (the default), our own without Ray (`runtime="local"`), one that somebody keeps (a
+home, or a Ray address), and a remote XCE by URL.
 """
 
 from __future__ import annotations

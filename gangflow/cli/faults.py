@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from gangflow.errors import Problem, SpecError
 
 SIGNALS: Mapping[str, int] = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP, "cont": signal.SIGCONT}
-_FORM = re.compile(r"(?P<member>[a-z][a-z0-9_-]*)(\[(?P<index>\d+)\])?@(?P<when>[a-z]+)=(?P<value>\d+(\.\d+)?)(s)?:(?P<what>\w+)")
+_FORM = re.compile(
+    r"(?P<member>[a-z][a-z0-9_-]*)(\[(?P<index>\d+)\])?@(?P<when>[a-z]+)=(?P<value>\d+(\.\d+)?)(s)?:(?P<what>\w+)"
+)
 _MOMENTS = ("step", "after")
 
 
@@ -51,7 +53,9 @@ def parse(text: str) -> Fault:
     if when not in _MOMENTS:
         raise SpecError([Problem("fault", repr(when), "step or after", *difflib.get_close_matches(when, _MOMENTS, 1))])
     if what not in SIGNALS:
-        raise SpecError([Problem("fault", repr(what), "one of " + ", ".join(SIGNALS), *difflib.get_close_matches(what, SIGNALS, 1))])
+        raise SpecError(
+            [Problem("fault", repr(what), "one of " + ", ".join(SIGNALS), *difflib.get_close_matches(what, SIGNALS, 1))]
+        )
     by_step = when == "step"
     return Fault(
         found["member"],

@@ -103,7 +103,12 @@ def _says(slot: SlotView, beat: BeatView | None) -> str:
 
 
 def screen(
-    view: GroupView | None, beats: Mapping[tuple[str, int], BeatView], story: Story, phase: str, now_ms: int, behind: GroupView | None
+    view: GroupView | None,
+    beats: Mapping[tuple[str, int], BeatView],
+    story: Story,
+    phase: str,
+    now_ms: int,
+    behind: GroupView | None,
 ) -> RenderableType:
     """All that the live display shows."""
     if view is None:

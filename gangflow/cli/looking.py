@@ -47,7 +47,9 @@ def show_status(console: Console, group: str, address: str) -> None:
 
 
 def _list(console: Console, place: str, groups: tuple[GroupView, ...]) -> None:
-    console.print(f"{place}: {len(groups)} group{'' if len(groups) == 1 else 's'}", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"{place}: {len(groups)} group{'' if len(groups) == 1 else 's'}", markup=False, highlight=False, soft_wrap=True
+    )
     for view in groups:
         console.print("  ", live.headline(view, int(time.time() * 1000)))
 

@@ -105,7 +105,9 @@ def logs(
     """Print a slot's log."""
     from gangflow.cli.looking import show_log
 
-    show_log(group, slot, follow=follow, stream="stderr" if stderr else "stdout", incarnation=incarnation, task=task, address=address)
+    show_log(
+        group, slot, follow=follow, stream="stderr" if stderr else "stdout", incarnation=incarnation, task=task, address=address
+    )
 
 
 @app.command()
@@ -133,7 +135,9 @@ def cancel(
 
 @app.command()
 def up(
-    home: Annotated[Path | None, typer.Option(envvar="GANGFLOW_HOME", help="Its folder; ~/.gangflow/default by default.")] = None,
+    home: Annotated[
+        Path | None, typer.Option(envvar="GANGFLOW_HOME", help="Its folder; ~/.gangflow/default by default.")
+    ] = None,
     cluster: ClusterFile = None,
     runtime: Runtime = "ray",
     dashboard: Dashboard = True,

@@ -62,7 +62,9 @@ def run_group(
         if owns:
             cluster.stop()
         raise
-    console.print(f"group <{run.id}> {run.name!r} is submitted to {cluster.name}", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"group <{run.id}> {run.name!r} is submitted to {cluster.name}", markup=False, highlight=False, soft_wrap=True
+    )
     if detach:
         console.print(f"detached: `gangflow attach {run.name}` watches it, `gangflow cancel {run.name}` ends it", markup=False)
         return DETACHED

@@ -136,5 +136,7 @@ class Story:
                 same_slot = back.slot.endswith(f"[{serving.index}]") and back.slot.startswith("rollout")
                 if same_slot and not back.served_ms and serving.incarnation > back.incarnation:
                     back.served_ms, back.replacement, back.weights = at, serving.incarnation, str(serving.weights)
-                    lines.append(f"{back.slot} #{serving.incarnation} re-admitted after {back.took_s:.1f} s, weights {back.weights}")
+                    lines.append(
+                        f"{back.slot} #{serving.incarnation} re-admitted after {back.took_s:.1f} s, weights {back.weights}"
+                    )
         return "; ".join(lines)

@@ -1,4 +1,4 @@
-"""Follow a run until it ends: its records, its heartbeats and its view, drawn live or printed as lines, with faults on their way."""
+"""Follow a run until it ends: records, heartbeats and view, drawn live or printed as lines, with faults on their way."""
 
 from __future__ import annotations
 
@@ -204,6 +204,3 @@ def check_faults(faults: Sequence[Fault], view: GroupView) -> None:
         except KeyError:
             slots = ", ".join(f"{slot.member}[{slot.index}]" for member in view.members for slot in member.slots)
             raise SpecError([Problem("fault", f"{fault.member}[{fault.index}]", f"one of {slots}")]) from None
-
-
-

@@ -1,0 +1,155 @@
+"""A cluster on this machine without Ray: one controller process, one agent, one coordinator process per group."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from gangflow.clusters import Say, silent
+from gangflow.errors import (
+    GangflowError,
+    JournalCorrupt,
+    JournalFull,
+    JournalLocked,
+    JournalRegressed,
+    SetupError,
+)
+from gangflow.home import Home
+from gangflow.specs.cluster import ClusterSpec
+from gangflow.specs.document import dump
+from gangflow.xce.rest.client import Client
+
+START_S = 60
+"""For a controller to recover its journal, find its agents and listen."""
+STOP_S = 120
+"""For everything to be gone, members' grace periods included."""
+_ERRORS: dict[int, type[GangflowError]] = {
+    kind.exit_code: kind for kind in (JournalFull, JournalLocked, JournalCorrupt, JournalRegressed, SetupError)
+}
+
+
+class LocalCluster:
+    """The cluster of a home."""
+
+    def __init__(self, home: Home, *, kept: bool = False) -> None:
+        self.home = home
+        self.name = str(home.path)
+        self._kept = kept
+
+    @classmethod
+    def start(cls, home: Home, spec: ClusterSpec | None, *, say: Say = silent) -> LocalCluster:
+        """Start a controller in a home, under a supervisor that starts it again after a crash.
+
+        Raises:
+            SetupError, JournalError: as the controller said it.
+        """
+        say("starting the controller and its agent (no Ray)")
+        if spec is not None:
+            (home.path / "cluster.yaml").write_text(dump(spec))
+        log = home.path / "controller.log"
+        command = [sys.executable, "-m", "gangflow.supervise", "--", sys.executable, "-m", "gangflow.xce.serve"]
+        with log.open("ab") as out:
+            process = subprocess.Popen(
+                [*command, "--home", str(home.path)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=out,
+                start_new_session=True,
+            )
+        assert process.stdout is not None
+        with process.stdout:
+            said = _first_line(process.stdout.fileno(), START_S)
+        if not said:
+            if process.poll() is None:
+                process.send_signal(signal.SIGUSR1)
+            code = process.wait(timeout=STOP_S)
+            words = log.read_text(errors="replace").strip().splitlines()
+            raise _ERRORS.get(code, SetupError)(words[-1] if words else f"the controller ended with {code}")
+        return cls(home)
+
+    def client(self) -> Client:
+        """A client of its controller."""
+        return self.home.client()
+
+    def coordinate(self, group: str) -> None:
+        """The coordinator is a supervised process beside the controller."""
+        start_coordinator(group, self.home.url, self.home.token, self.home.path)
+
+    def stop(self) -> None:
+        """Cancel every group, end the agent and the controller. Nothing of a cluster that is kept for others.
+
+        Raises:
+            SetupError: something is still there after two minutes.
+        """
+        if self._kept:
+            return
+        process = _controller(self.home)
+        if process is None:
+            # A controller that crashed left its agent: start one on the journal again, so that everything ends in order.
+            process = self._revive()
+        if process is None:
+            return
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGUSR1)
+            try:
+                process.wait(timeout=STOP_S)
+            except psutil.TimeoutExpired as error:
+                raise SetupError(f"the cluster in {self.home.path} did not end within {STOP_S} s") from error
+
+    def _revive(self) -> psutil.Process | None:
+        sockets = list((self.home.path / "nodes").glob("*/agent.sock"))
+        if not sockets:
+            return None
+        LocalCluster.start(self.home, None)
+        return _controller(self.home)
+
+
+def _controller(home: Home) -> psutil.Process | None:
+    """The controller's process, if it is that: a number alone may mean another process by now."""
+    try:
+        process = psutil.Process(int(json.loads((home.path / "controller.json").read_text())["pid"]))
+        arguments = process.cmdline()
+    except (OSError, ValueError, KeyError, psutil.Error):
+        return None
+    return process if "gangflow.xce.serve" in arguments and str(home.path) in arguments else None
+
+
+def start_coordinator(group: str, url: str, token: str, log_folder: Path | None) -> None:
+    """Start a group's coordinator as a supervised process in a session of its own; it ends with the group."""
+    environment = {**os.environ, "XCE_URL": url, "XCE_TOKEN": token}
+    command = [sys.executable, "-m", "gangflow.supervise", "--", sys.executable, "-m", "gangflow.coordinators.run"]
+    target = (log_folder / f"coordinator-{group}.log").open("ab") if log_folder else subprocess.DEVNULL
+    try:
+        subprocess.Popen(
+            [*command, "--group", group],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=target,
+            stderr=target,
+            start_new_session=True,
+        )
+    finally:
+        if not isinstance(target, int):
+            target.close()
+
+
+def _first_line(fd: int, limit_s: float) -> bytes:
+    """What the controller says when it is ready; empty if it ended or did not say so in time."""
+    deadline = time.monotonic() + limit_s
+    said = b""
+    while not said.endswith(b"\n"):
+        ready, _, _ = select.select([fd], [], [], max(0, deadline - time.monotonic()))
+        piece = os.read(fd, 4096) if ready else b""
+        if not piece:
+            return b""
+        said += piece
+    return said
