@@ -1,0 +1,277 @@
+"""How many bundles of a need fit on each host, and in each domain: kept up to date by what changed only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gangflow.xce.core.plan import TaskTerm
+from gangflow.xce.placement.need import GPUS, PORTS, GpuNeed, Mode, Need, resolve
+from gangflow.xce.placement.select import Selection
+from gangflow.xce.placement.snapshot import WHOLE, ClusterView
+from gangflow.xce.placement.topology import Bools, Ints, Topology
+
+ENDLESS = 1 << 20
+"""Bundles that fit where nothing is asked for; small enough that sums over every host stay in range."""
+FIT_LIMIT = 128
+"""Distinct needs with a vector of their own: at 100,000 hosts one takes about a megabyte."""
+
+Rows = Any
+"""Host rows: an index array or a slice."""
+
+
+class Fit:
+    """The vector of one need (and excluded hosts): `cap` bundles per host, `sums` per domain of every level."""
+
+    def __init__(self, view: ClusterView, need: Need, selection: Selection, excluded: tuple[str, ...]) -> None:
+        self.view = view
+        self.need = need
+        self.excluded = excluded
+        self.selection = selection
+        self.columns = np.flatnonzero(need.row)
+        self.divisor = need.row[self.columns]
+        self.has_once = bool(need.once.any())
+        self.allowed: Bools = selection.fixed.copy()
+        for name in excluded:
+            row = view.topology.index.get(name)
+            if row is not None:
+                self.allowed[row] = False
+        if not need.known:
+            self.allowed[:] = False
+        self._empty: Ints | None = None
+        self._empty_sums: Ints | None = None
+        self._best = -1
+        self._seen = -1
+        self._generation = -1
+        self.cap: Ints = np.zeros(view.topology.size, dtype=np.int64)
+        self.sums: Ints = np.zeros(view.topology.offset[-1], dtype=np.int64)
+        self.refresh()
+
+    @property
+    def total(self) -> int:
+        """Bundles that fit in the whole cluster."""
+        return int(self.sums[0])
+
+    @property
+    def empty(self) -> Ints:
+        """`cap`, if every host was UP and nothing ran."""
+        if self._empty is None:
+            everything = slice(None)
+            view = self.view
+            found = self._count(view.capacity, view.gpu_capacity, view.ports.count)
+            self._empty = np.where(self.allowed & self.selection.mask(everything, view.capacity, view.gpu_capacity), found, 0)
+        return self._empty
+
+    @property
+    def best(self) -> int:
+        """Bundles that fit on the best empty host: 0 means that no host could ever hold one."""
+        if self._best < 0:
+            self._best = int(self.empty.max(initial=0))
+        return self._best
+
+    def level(self, level: int) -> Ints:
+        """The sums of one level's domains; of the host level, `cap`."""
+        offset = self.view.topology.offset
+        if level == self.view.topology.depth:
+            return self.cap
+        return self.sums[offset[level] : offset[level + 1]]
+
+    def empty_level(self, level: int) -> Ints:
+        """`level`, if every host was UP and nothing ran."""
+        if level == self.view.topology.depth:
+            return self.empty
+        if self._empty_sums is None:
+            self._empty_sums = np.zeros_like(self.sums)
+            add_up(self.view.topology, self.empty, self._empty_sums)
+        offset = self.view.topology.offset
+        return self._empty_sums[offset[level] : offset[level + 1]]
+
+    def refresh(self) -> None:
+        """Read what changed in the view since the last time."""
+        view = self.view
+        log = view.touched
+        if self._generation == view.generation and self._seen == len(log):
+            return
+        if self._generation != view.generation or len(log) - self._seen > view.topology.size:
+            self.cap = self._compute(slice(None))
+            add_up(view.topology, self.cap, self.sums)
+        else:
+            rows = np.array(list(dict.fromkeys(log[self._seen :])), dtype=np.intp)
+            now = self._compute(rows)
+            delta = now - self.cap[rows]
+            self.cap[rows] = now
+            np.add.at(self.sums, view.topology.flat[rows], delta[:, None])
+        self._seen, self._generation = len(log), view.generation
+
+    def _compute(self, rows: Rows) -> Ints:
+        view = self.view
+        free, gpus = view.free[rows], view.gpu_free[rows]
+        found = self._count(free, gpus, view.ports.free[rows])
+        allowed = view.usable[rows] & self.allowed[rows]
+        if self.selection.moving:
+            allowed &= self.selection.mask(rows, free, gpus)
+        return np.where(allowed, found, 0)
+
+    def _count(self, free: Ints, gpus: npt.NDArray[np.int32], ports: Ints) -> Ints:
+        need = self.need
+        found = np.full(len(free), ENDLESS, dtype=np.int64)
+        if self.has_once:
+            free = free - need.once
+            found[(free < 0)[:, need.once > 0].any(axis=1)] = 0
+        if len(self.columns):
+            np.minimum(found, (free[:, self.columns] // self.divisor).min(axis=1), out=found)
+        if need.uses_gpus:
+            np.minimum(found, _gpu_bundles(gpus, need.gpus, need.gpus_once), out=found)
+        if need.ports:
+            np.minimum(found, ports // (need.ports * need.tasks), out=found)
+        if need.mode is Mode.TILE:
+            np.minimum(found, 1, out=found)
+        return np.maximum(found, 0)
+
+
+def add_up(topology: Topology, rows: Ints, sums: Ints) -> None:
+    """Sum per-host rows into the domains of every level."""
+    for low, high in zip(topology.offset, topology.offset[1:], strict=False):
+        if high > low:
+            sums[low:high] = np.add.reduceat(rows, topology.starts[low:high], axis=0)
+
+
+def _gpu_bundles(gpus: npt.NDArray[np.int32], need: GpuNeed, once: GpuNeed) -> Ints:
+    """How many times `need` fits on each row of devices, after `once`."""
+    free: Ints = (gpus == WHOLE).sum(axis=1)
+    if once.whole or once.shares:
+        if not need.whole and not need.shares:
+            return np.where(_gpu_bundles(gpus, once, GpuNeed()) > 0, ENDLESS, 0)
+        free = free - once.whole - once.shares
+    if not need.shares:
+        return free // need.whole if need.whole else np.full(len(gpus), ENDLESS, dtype=np.int64)
+    partial: Ints = np.where(gpus < WHOLE, np.maximum(gpus, 0) // need.share, 0).sum(axis=1)
+    each = WHOLE // need.share
+    if not need.whole:
+        shares: Ints = (partial + np.maximum(free, 0) * each) // need.shares
+        return shares
+    found = np.zeros(len(gpus), dtype=np.int64)
+    for times in range(1, gpus.shape[1] // need.whole + 1):
+        opened = -(-np.maximum(times * need.shares - partial, 0) // each)
+        found[times * need.whole + opened <= free] = times
+    return found
+
+
+class FreeSums:
+    """Free amounts per domain over usable hosts: the counters, then GPUs, then ports. A joint bound for several needs."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self.view = view
+        self.names = (*view.counters, GPUS, PORTS)
+        self.column = {name: position for position, name in enumerate(self.names)}
+        self._rows: Ints = np.zeros((view.topology.size, len(self.names)), dtype=np.int64)
+        self.sums: Ints = np.zeros((view.topology.offset[-1], len(self.names)), dtype=np.int64)
+        self._capacity: Ints | None = None
+        self._capacity_sums: Ints = self.sums
+        self._seen = 0
+        self._generation = -1
+
+    def row(self, amounts: dict[str, int]) -> Ints | None:
+        """Amounts by name as a row of these columns; None if a name is no host's."""
+        row = np.zeros(len(self.names), dtype=np.int64)
+        for name, amount in amounts.items():
+            column = self.column.get(name)
+            if column is None:
+                return None
+            row[column] = amount
+        return row
+
+    def level(self, level: int) -> Ints:
+        """The sums of one level's domains, refreshed."""
+        self._refresh()
+        offset = self.view.topology.offset
+        if level == self.view.topology.depth:
+            return self._rows
+        return self.sums[offset[level] : offset[level + 1]]
+
+    def capacity(self, level: int) -> Ints:
+        """The same sums, if every host was UP and nothing ran."""
+        view = self.view
+        if self._capacity is None:
+            devices = view.gpu_capacity.sum(axis=1, dtype=np.int64)
+            self._capacity = np.concatenate((view.capacity, devices[:, None], view.ports.count[:, None]), axis=1)
+            self._capacity_sums = np.zeros_like(self.sums)
+            add_up(view.topology, self._capacity, self._capacity_sums)
+        offset = view.topology.offset
+        return self._capacity if level == view.topology.depth else self._capacity_sums[offset[level] : offset[level + 1]]
+
+    def free(self, rows: Rows) -> Ints:
+        """Free amounts of hosts, as rows of these columns; nothing where a host is not usable."""
+        view = self.view
+        found = np.concatenate(
+            (
+                np.maximum(view.free[rows], 0),
+                view.gpu_free[rows].sum(axis=1, dtype=np.int64)[:, None],
+                view.ports.free[rows][:, None],
+            ),
+            axis=1,
+        )
+        found[~view.usable[rows]] = 0
+        return found
+
+    def _refresh(self) -> None:
+        view = self.view
+        log = view.touched
+        if self._generation == view.generation and self._seen == len(log):
+            return
+        if self._generation != view.generation or len(log) - self._seen > view.topology.size:
+            self._rows = self.free(slice(None))
+            add_up(view.topology, self._rows, self.sums)
+        else:
+            rows = np.array(list(dict.fromkeys(log[self._seen :])), dtype=np.intp)
+            now = self.free(rows)
+            delta = now - self._rows[rows]
+            self._rows[rows] = now
+            np.add.at(self.sums, view.topology.flat[rows], delta[:, None, :])
+        self._seen, self._generation = len(log), view.generation
+
+
+class Fits:
+    """All the vectors of one view: made on first use, kept while they are used."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self.view = view
+        self.sums = FreeSums(view)
+        self._fits: dict[tuple[object, ...], Fit] = {}
+        self._by_identity: dict[tuple[object, ...], tuple[TaskTerm, tuple[object, ...]]] = {}
+        self._selections: dict[str, Selection] = {}
+
+    def selection(self, text: str) -> Selection:
+        """The hosts that a select expression chooses, evaluated once per text."""
+        found = self._selections.get(text)
+        if found is None:
+            if len(self._selections) >= FIT_LIMIT:
+                self._selections.clear()
+            found = self._selections[text] = Selection(self.view, text)
+        return found
+
+    def get(
+        self, term: TaskTerm, mode: Mode, tasks: int, ports: int = 0, lead: bool = True, excluded: tuple[str, ...] = ()
+    ) -> Fit:
+        """The refreshed vector of one bundle of `tasks` tasks."""
+        quick = (id(term), mode, tasks, ports, lead, excluded)
+        known = self._by_identity.get(quick)
+        if known is not None:
+            key = known[1]
+        else:
+            # Only what decides the vector: terms that differ in their count or order share one.
+            key = (term.uses, term.select, mode, tasks, ports, lead, excluded)
+            if len(self._by_identity) >= 32 * FIT_LIMIT:
+                self._by_identity.clear()
+            self._by_identity[quick] = (term, key)
+        fit = self._fits.pop(key, None)
+        if fit is None:
+            while len(self._fits) >= FIT_LIMIT:
+                del self._fits[next(iter(self._fits))]
+            need = resolve(self.view, term, mode, tasks, ports, lead)
+            fit = Fit(self.view, need, self.selection(term.select), excluded)
+        self._fits[key] = fit
+        fit.refresh()
+        return fit

@@ -1,0 +1,196 @@
+"""Packing: the fewest domains, then the tightest, then the least stranded capacity, then the lowest index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from gangflow.xce.core.asks import SlotAsk
+from gangflow.xce.placement.draft import Chunk, Draft
+from gangflow.xce.placement.feasible import Fit, Fits
+from gangflow.xce.placement.fill import Fill, pieces_for
+from gangflow.xce.placement.need import GPUS, Mode
+from gangflow.xce.placement.request import Part, TermPart
+from gangflow.xce.placement.topology import HOST_LEVEL, Ints
+
+Scope = tuple[int, int]
+"""(level, domain)."""
+Blocked = tuple[Part, int, Scope]
+"""A part that must stand in one domain of a level, the level, and the scope in which no such domain had room."""
+CLUSTER: Scope = (0, 0)
+TRIES = 32
+"""Domains in which one part is tried. A domain is only tried when each need alone, and all amounts together, would fit."""
+
+
+class Heed(Enum):
+    """Which packings an attempt heeds."""
+
+    ALL = "all"
+    REQUIRED = "required"
+    NONE = "none"
+    """To tell a lack of capacity from a lack of one domain."""
+
+
+class UnknownLevel(ValueError):
+    """A packing names a topology level that the cluster does not have."""
+
+
+class Placer:
+    """One attempt to place a request. What it took stays taken; `try_whole` gives it back after a failure."""
+
+    def __init__(self, fits: Fits, heed: Heed = Heed.ALL) -> None:
+        self.fits = fits
+        self.view = fits.view
+        self.topology = fits.view.topology
+        self.draft = Draft(fits.view)
+        self.heed = heed
+        self.done = False
+        self.placed: list[tuple[SlotAsk, int, Chunk, int, int]] = []
+        """(slot, position of the term, chunk, its first bundle for this slot, bundles)."""
+        self.blocked: Blocked | None = None
+        """The part whose required packing failed last, the level, and where it was tried."""
+        self.short: tuple[Part, Fit, int] | None = None
+        """The need that ran out last, and how many bundles were missing."""
+
+    def try_whole(self, request: Part) -> bool:
+        """Place all of a request, or leave the view as it was."""
+        self.done = self.place(request)
+        if not self.done:
+            self.draft.rollback(0)
+            self.placed.clear()
+        return self.done
+
+    def place(self, part: Part, scope: Scope = CLUSTER) -> bool:
+        """Place a part within a scope, all of it; on False the draft holds an unfinished attempt."""
+        if part.pack is not None and (self.heed is Heed.ALL or (self.heed is Heed.REQUIRED and part.pack.required)):
+            level = self.topology.level(part.pack.level)
+            if level is None:
+                self.draft.rollback(0)
+                levels = ", ".join((*self.topology.levels, HOST_LEVEL))
+                raise UnknownLevel(f"no topology level {part.pack.level!r}: the cluster has {levels}")
+            if level > scope[0]:
+                return self._together(part, level, scope)
+        return self._inside(part, scope)
+
+    def _together(self, part: Part, level: int, scope: Scope) -> bool:
+        """In one domain of `level`; if that is only preferred, then in few."""
+        assert part.pack is not None
+        if self._one_domain(part, level, scope, part.pack.required):
+            return True
+        if part.pack.required:
+            self.blocked = (part, level, scope)
+            return False
+        return self._few_domains(part, level, scope)
+
+    def _one_domain(self, part: Part, level: int, scope: Scope, required: bool, near: Sequence[int] = ()) -> bool:
+        mark, placed = self.draft.mark(), len(self.placed)
+        for domain in self.candidates(part, level, scope, required, near)[:TRIES]:
+            if self._inside(part, (level, domain)):
+                return True
+            self.draft.rollback(mark)
+            del self.placed[placed:]
+        return False
+
+    def _few_domains(self, part: Part, level: int, scope: Scope) -> bool:
+        """Child by child, each in one domain if it fits there, and rather in one that a sibling stands in."""
+        if not part.children:
+            return self._leaf(part, scope)
+        used: dict[int, None] = dict.fromkeys(self.topology.domain_of(host, level) for host in part.held)
+        for child in _hardest_first(part.children):
+            placed = len(self.placed)
+            if not self._near(child, level, scope, tuple(used)):
+                return False
+            used.update(dict.fromkeys(self.topology.domain_of(row[2].host, level) for row in self.placed[placed:]))
+        return True
+
+    def _near(self, child: Part, level: int, scope: Scope, used: Sequence[int]) -> bool:
+        """A child by its own packing; without one, in one domain of `level` if that is possible, else in few."""
+        if child.pack is not None:
+            return self.place(child, scope)
+        return self._one_domain(child, level, scope, False, used) or self._few_domains(child, level, scope)
+
+    def candidates(self, part: Part, level: int, scope: Scope, required: bool, near: Sequence[int] = ()) -> list[int]:
+        """Domains in which the part may fit, best first. What it already stands in binds a required packing."""
+        low, high = self.topology.within(scope[0], scope[1], level)
+        ok: npt.NDArray[np.bool_] = np.ones(high - low, dtype=np.bool_)
+        keys: list[Ints] = []
+        for fit, count in sorted(part.demands, key=lambda row: row[0].best):
+            fit.refresh()
+            values = fit.level(level)[low:high]
+            ok &= values >= count
+            keys.append(values)
+        free: Ints | None = None
+        if len(part.demands) > 1:
+            row = self.fits.sums.row(part.amounts)
+            if row is None:
+                return []
+            free = self.fits.sums.level(level)[low:high]
+            ok &= (free >= row).all(axis=1)
+        held = dict.fromkeys(self.topology.domain_of(host, level) - low for host in part.held)
+        if held and required:
+            stand: npt.NDArray[np.bool_] = np.zeros_like(ok)
+            stand[[domain for domain in held if 0 <= domain < high - low]] = True
+            ok &= stand
+        found = np.flatnonzero(ok)
+        if len(found) > 1:
+            if self.view.gpu_free.shape[1]:
+                free = self.fits.sums.level(level)[low:high] if free is None else free
+                keys.append(free[:, self.fits.sums.column[GPUS]])
+            found = found[np.lexsort([key[found] for key in reversed(keys)])]
+        ordered: list[int] = (found + low).tolist()
+        first = dict.fromkeys((*near, *(domain + low for domain in held)))
+        return [d for d in ordered if d in first] + [d for d in ordered if d not in first] if first else ordered
+
+    def _inside(self, part: Part, scope: Scope) -> bool:
+        if not part.children:
+            return self._leaf(part, scope)
+        return all(self.place(child, scope) for child in _hardest_first(part.children))
+
+    def _leaf(self, part: Part, scope: Scope) -> bool:
+        if part.terms:
+            return all(self._term(part, term, scope) for term in part.terms)
+        fit, _ = part.demands[0]
+        waiting = list(part.slots)
+        while waiting:
+            fit.refresh()
+            chunks = self.draft.take(fit.need, pieces_for(self.view, fit, len(waiting), scope, Fill.FRAGMENTS))
+            if not chunks:
+                self.short = (part, fit, len(waiting))
+                return False
+            done = 0
+            for chunk in chunks:
+                for bundle in range(chunk.bundles):
+                    self.placed.append((waiting[done], 0, chunk, bundle, 1))
+                    done += 1
+            del waiting[:done]
+        return True
+
+    def _term(self, part: Part, term: TermPart, scope: Scope) -> bool:
+        """One term of a slot: the lead bundle (it pays what is used per job), the bundles, the remainder."""
+        slot = part.slots[0]
+        used: dict[int, None] = {}
+        paid = -1
+        for fit, count in ((term.lead, 1), (term.fit, term.count), (term.remainder, 1)):
+            left = count if fit is not None else 0
+            while fit is not None and left:
+                fit.refresh()
+                apart = tuple(used) if term.fit.need.mode is Mode.TILE else ()
+                fill = Fill.TILES if fit.need.mode is Mode.TILE else Fill.FEW_HOSTS
+                chunks = self.draft.take(fit.need, pieces_for(self.view, fit, left, scope, fill, apart), paid)
+                if not chunks:
+                    self.short = (part, fit, left)
+                    return False
+                for chunk in chunks:
+                    self.placed.append((slot, term.position, chunk, 0, chunk.bundles))
+                    used[chunk.host] = None
+                    left -= chunk.bundles
+            if fit is term.lead and fit is not None:
+                paid = next(iter(used))
+        return True
+
+
+def _hardest_first(parts: Sequence[Part]) -> list[Part]:
+    return sorted(parts, key=lambda part: part.hardness) if len(parts) > 1 else list(parts)

@@ -1,0 +1,171 @@
+"""One run of the scheduler over one view, in numbered phases (design 3.6). A later phase is one more row of `PHASES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from gangflow.xce.core.asks import Ask, AskKind, Grant, Refusal, SlotAsk
+from gangflow.xce.core.state import PendCode, Reason, Task
+from gangflow.xce.placement.explain import explain
+from gangflow.xce.placement.feasible import Fits
+from gangflow.xce.placement.grant import slot_tasks
+from gangflow.xce.placement.never import never_part
+from gangflow.xce.placement.pack import Blocked, Heed, Placer, UnknownLevel
+from gangflow.xce.placement.request import Part, compile_ask, least_of, prefers, shape_of
+from gangflow.xce.placement.snapshot import ClusterView
+
+SESSION_WORK = 4_096
+"""Placement attempts in one session at most: a controller must answer while ten thousand groups wait. Asks of a shape that is
+known not to fit cost none; those that are not reached wait their turn."""
+
+GrantedSlot = tuple[str, int, tuple[Task, ...]]
+SlotKey = tuple[str, int]
+SlotKeys = tuple[SlotKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An attempt that did not fit: what was tried, for the phase that says why."""
+
+    request: Part
+    blocked: Blocked | None
+    shape: tuple[object, ...]
+
+
+@dataclass(slots=True)
+class Session:
+    """The view, the asks, and what has been answered so far."""
+
+    view: ClusterView
+    fits: Fits
+    asks: Sequence[Ask]
+    work: int = SESSION_WORK
+    waiting: dict[AskKind, list[Ask]] = field(default_factory=dict)
+    """Asks of each kind, in order; made by the order phase."""
+    answers: list[Grant | Refusal] = field(default_factory=list)
+    unexplained: list[tuple[Ask, SlotKeys, Failed | Reason]] = field(default_factory=list)
+    failed: dict[tuple[object, ...], Failed] = field(default_factory=dict)
+    """Shapes that do not fit: within a session nothing comes free, so an equal ask is not tried again."""
+    last: str = ""
+    """The group that was tried last: whoever is not reached waits behind it."""
+
+
+def order_key(ask: Ask) -> tuple[int, int, int, str]:
+    """Higher priority first, then the earlier submission, then the lower id (`g2` before `g10`)."""
+    return (-ask.priority, ask.submitted_ms, len(ask.group), ask.group)
+
+
+def put_in_order(session: Session) -> None:
+    """Phase 2, done first because recovery goes by the same order."""
+    for ask in sorted(session.asks, key=order_key):
+        session.waiting.setdefault(ask.kind, []).append(ask)
+
+
+def recover(session: Session) -> None:
+    """Phase 1: lost slots of running groups, each on its own, before anything else may take the room."""
+    for ask in session.waiting.get(AskKind.RECOVERY, ()):
+        _one_by_one(session, ask)
+
+
+def place_minima(session: Session) -> None:
+    """Phase 3: all required slots of a group, or nothing; a later group may go where an earlier one does not fit."""
+    for ask in session.waiting.get(AskKind.MINIMUM, ()):
+        outcome = attempt(session, ask, ask.slots, ())
+        if isinstance(outcome, tuple):
+            session.answers.append(Grant(ask.group, outcome))
+        else:
+            session.unexplained.append((ask, tuple((slot.member, slot.index) for slot in ask.slots), outcome))
+
+
+def place_surplus(session: Session) -> None:
+    """Phase 7: replicas above the minimum, after every waiting minimum was tried."""
+    for ask in session.waiting.get(AskKind.SURPLUS, ()):
+        _one_by_one(session, ask)
+
+
+def note_reasons(session: Session) -> None:
+    """Phase 8: why each refused ask waits, as things stand after everything was placed."""
+    found: dict[tuple[object, ...], Reason] = {}
+    answers: dict[tuple[str, AskKind, Reason], list[SlotKey]] = {}
+    for ask, keys, failed in session.unexplained:
+        if isinstance(failed, Reason):
+            reason = failed
+        else:
+            # A group that holds nothing itself gets the same answer as any other of its shape.
+            who = "" if ask.kind is AskKind.MINIMUM else ask.group
+            shape = (who, *failed.shape)
+            if shape not in found:
+                never = None if ask.excluded else never_part(session.fits, failed.request)
+                found[shape] = never or explain(session.fits, failed.request, ask.group, failed.blocked)
+            reason = found[shape]
+        answers.setdefault((ask.group, ask.kind, reason), []).extend(keys)
+    for (group, _, reason), slots in answers.items():
+        session.answers.append(Refusal(group, reason, tuple(slots)))
+
+
+PHASES: tuple[tuple[int, Callable[[Session], None]], ...] = (
+    (2, put_in_order),
+    (1, recover),
+    (3, place_minima),
+    (7, place_surplus),
+    (8, note_reasons),
+)
+"""Numbered as in the design, listed in the order in which they run."""
+
+
+def _one_by_one(session: Session, ask: Ask) -> None:
+    placed: list[GrantedSlot] = []
+    stands: list[tuple[str, str]] = []
+    for slot in ask.slots:
+        outcome = attempt(session, ask, (slot,), stands)
+        if isinstance(outcome, tuple):
+            placed.extend(outcome)
+            stands.extend((slot.member, task.host) for _, _, tasks in outcome for task in tasks)
+        else:
+            session.unexplained.append((ask, ((slot.member, slot.index),), outcome))
+    if placed:
+        session.answers.append(Grant(ask.group, tuple(placed)))
+
+
+def attempt(
+    session: Session, ask: Ask, slots: tuple[SlotAsk, ...], granted: Sequence[tuple[str, str]]
+) -> tuple[GrantedSlot, ...] | Failed | Reason:
+    """Place some slots of an ask together, or nothing; the view keeps what was granted and nothing else."""
+    if not slots:
+        return ()
+    view = session.view
+    if not view.topology.size:
+        return Reason(PendCode.WAITING_CAPACITY, "the cluster has no hosts yet", tuple(least_of(slots).items()))
+    request = compile_ask(session.fits, ask, slots, granted)
+    shape = shape_of(request) if session.failed else None
+    if shape is not None and shape in session.failed:
+        return session.failed[shape]
+    if session.work <= 0:
+        text = f"not reached in this session, which ended after {session.last}"
+        return Reason(PendCode.WAITING_TURN, text, blocker=session.last)
+    session.work -= 1
+    session.last = ask.group
+    try:
+        placer = _placed(session.fits, request)
+    except UnknownLevel as error:
+        return Reason(PendCode.MISCONFIGURED, str(error))
+    if not placer.done:
+        shape = shape_of(request)
+        failed = session.failed[shape] = Failed(request, placer.blocked, shape)
+        return failed
+    tasks = slot_tasks(view, placer.placed)
+    for key, found in tasks.items():
+        view.expect(ask.group, key, found)
+    return tuple((slot.member, slot.index, tasks[slot.member, slot.index]) for slot in slots)
+
+
+def _placed(fits: Fits, request: Part) -> Placer:
+    """With every packing; if that fails, with the required ones only, so that no preference keeps a group waiting."""
+    placer = Placer(fits)
+    if all(fit.total >= count for fit, count in request.demands):
+        for heed in (Heed.ALL, Heed.REQUIRED) if prefers(request) else (Heed.ALL,):
+            placer = Placer(fits, heed)
+            if placer.try_whole(request):
+                break
+    return placer

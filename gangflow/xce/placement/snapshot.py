@@ -1,0 +1,209 @@
+"""The cluster as integer arrays: what each host has, what is free, and which group holds it.
+
+Derived data only: `ClusterView(hosts, levels)` followed by one `refresh` equals a view that was refreshed all along. Units
+are those of `core.plan`: milli-CPU, MiB, GPUs in thousandths per device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import compress, islice
+from operator import is_not
+
+import numpy as np
+import numpy.typing as npt
+
+from gangflow.xce.core.state import Group, Host, HostState, State, Task
+from gangflow.xce.placement.portpools import PortPools
+from gangflow.xce.placement.topology import Bools, Ints, Topology
+
+WHOLE = 1_000
+"""One GPU, in thousandths."""
+LOG_LIMIT = 1 << 18
+"""Host changes that are remembered for lazy readers; past it, every reader computes anew once."""
+
+type_SlotKey = tuple[str, int]
+Booked = dict[type_SlotKey, tuple[Task, ...]]
+
+
+class ClusterView:
+    """Capacities and free amounts over the hosts of a topology; row `i` is host `topology.names[i]`."""
+
+    def __init__(self, hosts: Mapping[str, Host], levels: tuple[str, ...]) -> None:
+        self.topology = topology = Topology([host.facts for host in hosts.values()], levels)
+        columns: dict[str, None] = {}
+        for fact in topology.facts:
+            columns.update(dict.fromkeys(name for name, _ in fact.counters))
+        self.counters = tuple(sorted(columns))
+        self.column = {name: position for position, name in enumerate(self.counters)}
+        self.capacity: Ints = np.zeros((topology.size, len(self.counters)), dtype=np.int64)
+        for row, fact in enumerate(topology.facts):
+            for name, amount in fact.counters:
+                self.capacity[row, self.column[name]] += amount
+        self.free = self.capacity.copy()
+        self.gpu_count: Ints = np.array([fact.gpus for fact in topology.facts], dtype=np.int64)
+        width = int(self.gpu_count.max(initial=0))
+        self.gpu_capacity: npt.NDArray[np.int32] = np.where(np.arange(width) < self.gpu_count[:, None], WHOLE, 0).astype(
+            np.int32
+        )
+        self.gpu_free = self.gpu_capacity.copy()
+        self.ports = PortPools(topology)
+        self.usable: Bools = np.zeros(topology.size, dtype=np.bool_)
+        self.touched: list[int] = []
+        """Every host whose row changed, in order: who keeps something derived remembers how far it has read."""
+        self.generation = 0
+        """Grows when `touched` starts again from nothing."""
+        self.booked: dict[str, Booked] = {}
+        """What the arrays account for, per group and slot."""
+        self.holders: dict[int, dict[str, int]] = {}
+        """Per host: how many tasks each group has there, in order of arrival."""
+        self._expected: dict[str, None] = {}
+        self._hosts: Mapping[str, Host] = {}
+        self._groups: Mapping[str, Group] = {}
+        self._set_hosts(hosts)
+
+    def fits_hosts(self, hosts: Mapping[str, Host], levels: tuple[str, ...]) -> bool:
+        """Whether these are the same hosts with the same facts (states may differ): else a new view is needed."""
+        if hosts is self._hosts:
+            return levels == self.topology.levels
+        if levels != self.topology.levels or len(hosts) != len(self._hosts):
+            return False
+        for host in _changed(hosts.values(), self._hosts.values()):
+            known = self.topology.index.get(host.facts.name)
+            if known is None or (self.topology.facts[known] is not host.facts and self.topology.facts[known] != host.facts):
+                return False
+        return True
+
+    def refresh(self, state: State) -> None:
+        """Account for whatever differs from the state that was seen last. `fits_hosts` must hold."""
+        if state.hosts is not self._hosts:
+            self._set_hosts(state.hosts)
+        expected, self._expected = self._expected, {}
+        if state.groups is not self._groups:
+            for gid in _changed_groups(state.groups, self._groups):
+                self._reconcile(gid, state.groups.get(gid))
+                expected.pop(gid, None)
+            self._groups = state.groups
+        for gid in expected:
+            self._reconcile(gid, state.groups.get(gid))
+
+    def expect(self, gid: str, key: type_SlotKey, tasks: tuple[Task, ...]) -> None:
+        """Note a grant whose amounts are already taken from the arrays; the next `refresh` checks that it came true."""
+        self.booked.setdefault(gid, {})[key] = tasks
+        self._expected[gid] = None
+        self._hold(gid, tasks, 1)
+
+    def touch(self, rows: Iterable[int]) -> None:
+        """Note rows whose arrays were changed by hand."""
+        self.touched.extend(rows)
+        if len(self.touched) > LOG_LIMIT + 8 * self.topology.size:
+            self.touched.clear()
+            self.generation += 1
+
+    def _set_hosts(self, hosts: Mapping[str, Host]) -> None:
+        index, rows = self.topology.index, []
+        for host in _changed(hosts.values(), self._hosts.values()):
+            row = index[host.facts.name]
+            usable = host.state is HostState.UP
+            if bool(self.usable[row]) is not usable:
+                self.usable[row] = usable
+                rows.append(row)
+        self._hosts = hosts
+        self.touch(rows)
+
+    def _reconcile(self, gid: str, group: Group | None) -> None:
+        """Make what is booked for a group equal to what its slots hold."""
+        booked = self.booked.get(gid, {})
+        slots = group.slots if group is not None else {}
+        gone: list[Task] = []
+        came: list[Task] = []
+        for key in [key for key in booked if key not in slots]:
+            gone.extend(booked.pop(key))
+        for key, slot in slots.items():
+            before = booked.get(key, ())
+            if before is slot.tasks:
+                continue
+            if not _same_allocation(before, slot.tasks):
+                gone.extend(before)
+                came.extend(slot.tasks)
+            if slot.tasks:
+                booked[key] = slot.tasks
+            else:
+                booked.pop(key, None)
+        if gone:
+            self._account(gone, 1)
+            self._hold(gid, gone, -1)
+        if came:
+            self._account(came, -1)
+            self._hold(gid, came, 1)
+        if booked:
+            self.booked[gid] = booked
+        else:
+            self.booked.pop(gid, None)
+
+    def _account(self, tasks: Iterable[Task], sign: int) -> None:
+        """Give the tasks' allocations back (+1) or take them (-1). Amounts on hosts that do not exist are nobody's."""
+        rows: list[int] = []
+        columns: list[int] = []
+        amounts: list[int] = []
+        touched: list[int] = []
+        for task in tasks:
+            row = self.topology.index.get(task.host)
+            if row is None:
+                continue
+            touched.append(row)
+            for name, amount in task.counters:
+                column = self.column.get(name)
+                if column is not None:
+                    rows.append(row)
+                    columns.append(column)
+                    amounts.append(sign * amount)
+            for device, share in task.gpus:
+                if device < self.gpu_free.shape[1]:
+                    self.gpu_free[row, device] += sign * share
+            if task.ports:
+                bits = self.ports.mask(row, [number for _, number in task.ports])
+                touched.extend(self.ports.change(row, bits, sign < 0))
+        if rows:
+            np.add.at(self.free, (rows, columns), amounts)
+        self.touch(touched)
+
+    def _hold(self, gid: str, tasks: Iterable[Task], sign: int) -> None:
+        for task in tasks:
+            row = self.topology.index.get(task.host)
+            if row is None:
+                continue
+            holders = self.holders.setdefault(row, {})
+            count = holders.get(gid, 0) + sign
+            if count:
+                holders[gid] = count
+            else:
+                del holders[gid]
+                if not holders:
+                    del self.holders[row]
+
+
+def _same_allocation(one: tuple[Task, ...], other: tuple[Task, ...]) -> bool:
+    """Whether two incarnations, or two phases of one, hold exactly the same."""
+    if len(one) != len(other):
+        return False
+    return all(
+        a is b or (a.host == b.host and a.counters == b.counters and a.gpus == b.gpus and a.ports == b.ports)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def _changed(now: Iterable[Host], before: Iterable[Host]) -> list[Host]:
+    """Hosts that differ from what stood at the same position: a superset of the changed ones, found without a Python loop."""
+    now, before = list(now), list(before)
+    found = list(compress(now, map(is_not, now, before)))
+    return found + now[len(before) :]
+
+
+def _changed_groups(now: Mapping[str, Group], before: Mapping[str, Group]) -> list[str]:
+    """Ids whose group is not the very same object any more; new ones come last, forgotten ones first."""
+    pairs = list(compress(zip(now.values(), before.values(), strict=False), map(is_not, now.values(), before.values())))
+    if len(now) >= len(before) and all(new.id == old.id for new, old in pairs):
+        return [new.id for new, _ in pairs] + [group.id for group in islice(now.values(), len(before), None)]
+    gone = [gid for gid in before if gid not in now]
+    return gone + [gid for gid, group in now.items() if before.get(gid) is not group]
