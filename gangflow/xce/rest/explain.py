@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from gangflow.xce.core.plan import MemberPlan, TaskTerm
 from gangflow.xce.core.state import Group, GroupState, Host, HostState, Reason, SlotState, State
+from gangflow.xce.placement.select import Selection
+from gangflow.xce.placement.snapshot import ClusterView
 from gangflow.xce.rest.host_views import GPUS, PORTS, host_views
 from gangflow.xce.rest.schema import HostReason, HostView, WhyView
 from gangflow.xce.rest.views import queue_items, reason_view, slot_view
@@ -30,7 +32,8 @@ def why_view(state: State, group: Group, seq: int, level: int) -> WhyView:
         for slot in group.slots.values()
         if slot.state in _WAITING and slot.reason is not None and group.state is not GroupState.PENDING
     )
-    every = tuple(_host_reasons(state, group))
+    # Level 1 is what everybody asks for, all the time; it looks at no host.
+    every = () if level == 1 else tuple(_host_reasons(state, group))
     hosts = tuple(reason for reason in every if level == 3 or (level == 2 and reason.candidate))
     lines = tuple(_lines(state, group, position, level, every))
     return WhyView(
@@ -118,12 +121,29 @@ def _host_reasons(state: State, group: Group) -> Iterator[HostReason]:
     wanted = list(_wanted(group))
     if not wanted:
         return
+    ruled_out = _ruled_out(state, [want.term.select for want in wanted])
     for view in host_views(state):
         host = state.hosts[view.name]
         share = _largest_share(state, host)
         for want in wanted:
             text, candidate = _one_reason(group, host, view, share, want)
+            if candidate and (want.term.select, view.name) in ruled_out:
+                text, candidate = f"Requirement not met: select[{want.term.select}]", False
             yield HostReason(host=view.name, member=want.member.name, index=want.index, text=text, candidate=candidate)
+
+
+def _ruled_out(state: State, selects: list[str]) -> frozenset[tuple[str, str]]:
+    """(select expression, host) where the host does not satisfy it, whatever is free."""
+    expressions = [text for text in dict.fromkeys(selects) if text]
+    if not expressions:
+        return frozenset()
+    view = ClusterView(state.hosts, state.levels)
+    return frozenset(
+        (text, name)
+        for text in expressions
+        for name, chosen in zip(view.topology.names, Selection(view, text).fixed, strict=True)
+        if not chosen
+    )
 
 
 def _largest_share(state: State, host: Host) -> int:

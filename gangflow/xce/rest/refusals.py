@@ -72,7 +72,7 @@ def refusal_of(status: int, content: bytes) -> GangflowError:
     problems = [_problem(item) for item in document.get("problems", ())]
     if problems and code == NotYetError.code:
         return NotYetError(problems)
-    if problems and code == SpecError.code:
+    if problems and code in {SpecError.code, "never_fits", "misconfigured"}:
         return SpecError(problems)
     if code in _JOURNAL:
         return _JOURNAL[code](detail)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Response
@@ -22,7 +23,8 @@ router = APIRouter(tags=["groups"])
 @router.post("/groups", status_code=201, response_model=Submitted)
 async def submit(spec: Annotated[dict[str, Any], Body()], _: Admin, asked: Asking, service: Serving) -> Response:
     """Submit a group: the spec as JSON, with the words of the YAML. 422 names every path that is wrong; then nothing exists."""
-    plan = admitted(spec, service, asked)
+    # Placement's arithmetic over every host takes its time on a large cluster; the state that it reads never changes.
+    plan = await asyncio.to_thread(admitted, spec, service.state, service.cluster)
     reply = await service.command(SubmitGroup(plan, asked))
     return shown(Submitted(seq=service.controller.seq, id=str(dict(reply.fields)["id"])), 201)
 
@@ -74,7 +76,7 @@ async def fail(group: str, body: FailBody, caller: Admin, asked: Asking, service
 async def why(group: str, caller: Caller, service: Serving, level: Annotated[int, Query(ge=0, le=3)] = 1) -> Response:
     """Why it waits; level 0: host counts, 1: the key reason, 2: of candidate hosts, 3: of all hosts (as `bjobs -p0..3`)."""
     seq, found = service.controller.seq, service.group(group, caller)
-    return shown(why_view(service.state, found, seq, level))
+    return shown(await asyncio.to_thread(why_view, service.state, found, seq, level))
 
 
 @router.get("/queue", response_model=QueueView)
