@@ -62,7 +62,8 @@ def chances(seeds: NDArray[np.uint64], indices: NDArray[np.int64]) -> Floats:
     re-dispatched changes nothing.
     """
     with np.errstate(over="ignore"):
-        steps = indices.astype(np.uint64)[:, None] * np.uint64(ANSWER_DIGITS) + np.arange(1, ANSWER_DIGITS + 1, dtype=np.uint64)
+        places: NDArray[np.uint64] = np.arange(1, ANSWER_DIGITS + 1, dtype=np.uint64)
+        steps: NDArray[np.uint64] = (indices.astype(np.uint64) * np.uint64(ANSWER_DIGITS))[:, None] + places
         mixed: NDArray[np.uint64] = seeds[:, None] + steps * np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
