@@ -26,6 +26,7 @@ __all__ = ["PRESETS", "Config", "build", "cluster"]
 CLAIM: Final = "ckpt"
 """The shared folder: checkpoints, weights, metrics, result."""
 PORT: Final = "http"
+FLOOR_AFTER_QUORUM_MS: Final = 30_000
 WRONG_POLICY: Final = 65
 """Exit code of an actor that must not go on: its engines or its reference are not what it thinks. A restart would not help."""
 
@@ -68,7 +69,15 @@ def build(config: Config) -> CoStartGroup:
                 replicas=config.rollouts,
                 min_replicas=config.min_rollouts,
                 resources=_resources(config, gpu=True),
-                on_failure=[_restart(config, then="tolerate")],
+                # Too few of them is the coordinator's to judge, which knows who is eligible; XCE's floor is behind it.
+                on_failure=[
+                    _restart(
+                        config,
+                        then="tolerate",
+                        floor=config.min_rollouts,
+                        floor_grace=_ms(config.quorum_timeout + FLOOR_AFTER_QUORUM_MS),
+                    )
+                ],
                 **_service(),
             ),
             "reward": ReplicaSet(
@@ -121,7 +130,7 @@ def _resources(config: Config, *, gpu: bool) -> dict[str, Any]:
     return wanted
 
 
-def _restart(config: Config, *, then: str) -> FailureRule:
+def _restart(config: Config, *, then: str, **floor: Any) -> FailureRule:
     """Restart what failed by itself, soon: nothing of a program's start is worth a long wait."""
     return FailureRule(
         "restart_member",
@@ -129,6 +138,7 @@ def _restart(config: Config, *, then: str) -> FailureRule:
         window="1h",
         backoff=Backoff(initial=_ms(200), factor=2, max=_ms(10_000)),
         then=then,
+        **floor,
     )
 
 
