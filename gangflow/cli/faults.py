@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gangflow.errors import Problem, SpecError
@@ -44,6 +44,10 @@ class Fault:
         return f"{word} {self.member}[{self.index}] at {moment}"
 
 
+def _near(word: str, words: Sequence[str]) -> str:
+    return next(iter(difflib.get_close_matches(word, words, 1)), "")
+
+
 def parse(text: str) -> Fault:
     """`member[index]@step=N:kill` or `member[index]@after=SECONDS:kill`; signals are kill, term, stop and cont."""
     found = _FORM.fullmatch(text.strip())
@@ -51,11 +55,9 @@ def parse(text: str) -> Fault:
         raise SpecError([Problem("fault", repr(text), "member[index]@step=N:kill or member[index]@after=SECONDS:kill")])
     when, what = found["when"], found["what"]
     if when not in _MOMENTS:
-        raise SpecError([Problem("fault", repr(when), "step or after", *difflib.get_close_matches(when, _MOMENTS, 1))])
+        raise SpecError([Problem("fault", repr(when), "step or after", _near(when, _MOMENTS))])
     if what not in SIGNALS:
-        raise SpecError(
-            [Problem("fault", repr(what), "one of " + ", ".join(SIGNALS), *difflib.get_close_matches(what, SIGNALS, 1))]
-        )
+        raise SpecError([Problem("fault", repr(what), "one of " + ", ".join(SIGNALS), _near(what, list(SIGNALS)))])
     by_step = when == "step"
     return Fault(
         found["member"],

@@ -14,6 +14,7 @@ from gangflow.cli.sources import Source
 from gangflow.cli.watching import Watching, ask_detach_or_cancel, check_faults, final_words
 from gangflow.launch import Run, submit
 from gangflow.specs.cluster import ClusterSpec
+from gangflow.specs.member import ReplicaSet
 
 EXIT_OF_STATE = {"SUCCEEDED": 0, "FAILED": 1, "CANCELLED": 3}
 DETACHED = 0
@@ -34,7 +35,7 @@ def open_cluster(
 ) -> clusters.Cluster:
     """Join the cluster at `address`, or start one of the run's own."""
     say = speaker(console)
-    slots = sum(1 if member.kind == "job" else member.replicas for member in source.group.members.values())
+    slots = sum(member.replicas if isinstance(member, ReplicaSet) else 1 for member in source.group.members.values())
     say(f"group {source.group.name!r}: {len(source.group.members)} members, {slots} slots")
     if address:
         return clusters.join_cluster(address, say=say)
