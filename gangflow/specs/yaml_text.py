@@ -78,6 +78,17 @@ def compose(text: str) -> tuple[Any, Callable[[Loc], int]]:
     return data, build.line
 
 
+_BREAKS = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u2028\\u2029\\ufeff]")
+"""Characters that PyYAML would write plainly or in single quotes, and read back as a line's end, or not at all."""
+
+
+def _text(dumper: _Dumper, text: str) -> ScalarNode:
+    return dumper.represent_scalar(_PREFIX + "str", text, style='"' if _BREAKS.search(text) else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
 def emit(data: Any) -> str:
     """Plain data as block-style YAML in the order of its keys."""
     return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None))
