@@ -21,7 +21,7 @@ _FORWARDED = ("groups", "hosts", "queue", "claims")
 """First path segments that the page may read. Only GET goes through."""
 
 
-class GangflowHead(dashboard_utils.DashboardHeadModule):
+class GangflowHead(dashboard_utils.DashboardHeadModule):  # type: ignore[misc] # Ray is not typed
     """Serves `/gangflow` and `/api/gangflow/…`."""
 
     routes = dashboard_routes.DashboardHeadRouteTable
@@ -31,12 +31,12 @@ class GangflowHead(dashboard_utils.DashboardHeadModule):
         self._home = Path(os.environ.get("GANGFLOW_DASHBOARD_HOME", ""))
         self._session: aiohttp.ClientSession | None = None
 
-    @routes.get("/gangflow")
+    @routes.get("/gangflow")  # type: ignore[untyped-decorator]
     async def page(self, _request: aiohttp.web.Request) -> aiohttp.web.Response:
         """The page itself."""
         return aiohttp.web.Response(text=PAGE.replace("{{API}}", "/api/gangflow"), content_type="text/html")
 
-    @routes.get("/api/gangflow/{path:.*}")
+    @routes.get("/api/gangflow/{path:.*}")  # type: ignore[untyped-decorator]
     async def read(self, request: aiohttp.web.Request) -> aiohttp.web.Response:
         """One GET of the controller's contract, with the cluster's token added here."""
         path = request.match_info["path"]

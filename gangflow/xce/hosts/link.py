@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -22,10 +23,11 @@ from gangflow.xce.core.inputs import HostUp, Report
 from gangflow.xce.core.state import HostFacts, TaskKey
 from gangflow.xce.hosts import wire
 from gangflow.xce.hosts.outbox import TASK_REPORTS
-from gangflow.xce.hosts.settings import BEAT_S, AgentOptions
+from gangflow.xce.hosts.settings import BEAT_S, EXIT_BUSY, AgentOptions
 from gangflow.xce.hosts.standing import write_atomically
 from gangflow.xce.ports import LogChunk
 
+_log = logging.getLogger(__name__)
 START_LIMIT_S = 30.0
 """For an agent to listen after its start; it may first have to take down what a former one left."""
 ANSWER_LIMIT_S = 10.0
@@ -58,8 +60,9 @@ class LinkCalls:
     """Reports in order, first and after each reconnection those that nobody had confirmed, then a HostUp for each host. They
     are acknowledged to the agent when this returns, so return when they are durable. If it raises, they come again."""
     position: Callable[[], Position]
-    on_alive: Callable[[str, str], None] = lambda node, boot: None
-    """(node, boot): the agent answered a renewal just now."""
+    on_alive: Callable[[str, str], object] = lambda node, boot: None
+    """(node, boot): the agent answered a renewal just now. If this returns False, the link says hello again, and HostUp
+    follows: for a controller that had given the node up."""
     on_regressed: Callable[[str, JournalRegressed], None] = lambda node, error: None
     """The agent refuses this journal; the link gives up."""
 
@@ -72,6 +75,8 @@ class _Session:
     writer: asyncio.StreamWriter
     welcome: wire.Welcome
     answers: dict[int, asyncio.Future[dict[str, Any]]] = field(default_factory=dict)
+    registered: asyncio.Event = field(default_factory=asyncio.Event)
+    """The controller has taken what was pending, and the HostUps."""
 
 
 class AgentLink:
@@ -88,7 +93,9 @@ class AgentLink:
         *,
         may_spawn: bool = True,
         renew: bool = True,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
+        """`environment`: what a spawned agent, and with it every task, starts from; None: this process's own."""
         self.directory = directory.resolve()
         self.node = node
         self._hosts = tuple(hosts)
@@ -96,6 +103,7 @@ class AgentLink:
         self._options = options or AgentOptions()
         self._may_spawn = may_spawn
         self._renew = renew
+        self._environment = environment
         self._numbers = itertools.count(1)
         self._session: _Session | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -115,7 +123,17 @@ class AgentLink:
 
     async def start(self) -> None:
         """Connect, spawning the agent if nobody listens. Raises AgentFailed, or JournalRegressed when the agent refuses us."""
-        session = await self._open()
+        deadline = asyncio.get_running_loop().time() + START_LIMIT_S
+        for attempt in itertools.count():
+            try:
+                session = await self._open()
+                break
+            except AgentFailed:
+                raise
+            except OSError as error:  # a former agent may be just ending
+                if asyncio.get_running_loop().time() > deadline:
+                    raise AgentFailed(f"the agent of node {self.node} does not answer: {error}") from error
+                await asyncio.sleep(_pause(attempt))
         self._keeper = asyncio.ensure_future(self._keep(session))
 
     async def stop(self) -> None:
@@ -125,15 +143,17 @@ class AgentLink:
             await asyncio.gather(self._keeper, return_exceptions=True)
             self._keeper = None
         self._reap()
+        if self._process is not None:
+            self._process.returncode = 0  # it is meant to outlive us: no warning about that
+            self._process = None
 
     async def shutdown(self, grace_ms: int | None = None, limit_s: float = 60.0) -> None:
         """Stop all tasks (with their own grace, or at most this one) and end the agent. Raises OSError if it cannot be
         reached."""
         await self._ask("shutdown", limit_s, grace_ms=grace_ms)
-        await self.stop()
         if self._process is not None:
-            await asyncio.get_running_loop().run_in_executor(None, self._process.wait)
-            self._process = None
+            await asyncio.to_thread(self._process.wait)
+        await self.stop()
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -158,7 +178,7 @@ class AgentLink:
     async def status(self) -> wire.Status:
         return msgspec.convert((await self._ask("status"))["status"], wire.Status)
 
-    async def _ask(self, operation: str, limit_s: float = ANSWER_LIMIT_S, **data: Any) -> dict[str, Any]:
+    async def _ask(self, operation: str, /, limit_s: float = ANSWER_LIMIT_S, **data: Any) -> dict[str, Any]:
         session = self._session
         if session is None:
             raise ConnectionError(f"the agent of node {self.node} cannot be reached")
@@ -184,7 +204,7 @@ class AgentLink:
         while True:
             await self._serve(session)
             for attempt in itertools.count():
-                await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
+                await asyncio.sleep(_pause(attempt))
                 try:
                     session = await self._open()
                     break
@@ -214,7 +234,29 @@ class AgentLink:
             if answer.get("code") == "journal_regressed":
                 raise JournalRegressed(f"node {self.node}: {answer['message']}")
             raise ConnectionError(f"node {self.node}: {answer.get('message')}")
-        return _Session(reader, writer, msgspec.convert(answer["welcome"], wire.Welcome))
+        session = _Session(reader, writer, msgspec.convert(answer["welcome"], wire.Welcome))
+        if tuple(replace(host, port_first=0) for host in session.welcome.hosts) != self._unplaced():
+            await self._retire(session)
+        return session
+
+    def _unplaced(self) -> tuple[HostFacts, ...]:
+        """Our hosts without port pools: those are the agent's to fill in."""
+        return tuple(replace(host, port_first=0) for host in self._hosts)
+
+    async def _retire(self, session: _Session) -> NoReturn:
+        """The agent serves other hosts than the cluster's description names now: end it, so that another can take its place."""
+        try:
+            if session.welcome.inventory or not self._may_spawn:
+                raise AgentFailed(
+                    f"the agent of node {self.node} serves other hosts than the cluster's description, and has tasks there",
+                    remedy="end the groups first, or start with the former description",
+                )
+            session.writer.write(wire.line("shutdown", 0))
+            async with asyncio.timeout(ANSWER_LIMIT_S):
+                await session.reader.read()
+        finally:
+            session.writer.transport.abort()
+        raise ConnectionError(f"the agent of node {self.node} was ended: the cluster's description has changed")
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         path = self.directory / "agent.sock"
@@ -253,6 +295,7 @@ class AgentLink:
         try:
             waiting = [await self._reports.get() for _ in range(session.welcome.pending)]
             await self._calls.on_reports([*(report for _, report in waiting), *self._hosts_up(session.welcome)])
+            session.registered.set()
             while True:
                 if waiting:
                     session.writer.write(wire.line("ack", 0, upto=waiting[-1][0]))
@@ -261,8 +304,8 @@ class AgentLink:
                     waiting.append(self._reports.get_nowait())
                 await self._calls.on_reports([report for _, report in waiting])
         except Exception:
-            session.writer.transport.abort()  # not confirmed: with the next connection they come again
-            raise
+            _log.exception("node %s: reports could not be taken; they come again", self.node)
+            session.writer.transport.abort()
 
     def _hosts_up(self, welcome: wire.Welcome) -> list[HostUp]:
         return [
@@ -272,11 +315,16 @@ class AgentLink:
 
     async def _beat(self, session: _Session) -> None:
         """Once a second: renew, and note that the agent answers. One that does not is hung up on."""
+        await session.registered.wait()
         while self._renew:
             try:
-                self._calls.on_alive(self.node, await self.renew())
-            except OSError:
+                known = self._calls.on_alive(self.node, await self.renew())
+            except OSError as error:
+                _log.warning("node %s: the agent does not answer (%s)", self.node, error)
                 session.writer.transport.abort()
+                return
+            if known is False:
+                session.writer.transport.abort()  # the controller wants to hear who it is
                 return
             await asyncio.sleep(BEAT_S)
 
@@ -286,8 +334,7 @@ class AgentLink:
         """Start an agent and wait until it listens."""
         self._reap()
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        hosts = tuple(replace(host, port_first=0) for host in self._hosts)
-        write_atomically(self.directory / "hosts.json", msgspec.json.encode(hosts).decode())
+        write_atomically(self.directory / "hosts.json", msgspec.json.encode(self._unplaced()).decode())
         options = self._options
         told, tells = os.pipe()
         argv = [sys.executable, "-m", "gangflow.xce.hosts.agent", "--dir", str(self.directory), "--node", self.node]
@@ -297,7 +344,13 @@ class AgentLink:
         try:
             with (self.directory / "agent.log").open("ab") as output:
                 self._process = subprocess.Popen(  # noqa: ASYNC220 — it must outlive this loop
-                    argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, pass_fds=(tells,)
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                    pass_fds=(tells,),
+                    env=self._environment,
                 )
             os.close(tells)
             tells = -1
@@ -307,6 +360,10 @@ class AgentLink:
             if tells >= 0:
                 os.close(tells)
         if said != b"ready\n":
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(self._process.wait, 5.0)
+            if self._process.poll() == EXIT_BUSY:
+                raise ConnectionError(f"another agent of node {self.node} is just starting or ending")
             log = (self.directory / "agent.log").read_text(errors="replace").splitlines()
             raise AgentFailed(f"the agent of node {self.node} did not start: {log[-1] if log else 'it said nothing'}")
 
@@ -328,3 +385,7 @@ async def _read_once(fd: int, limit_s: float) -> bytes:
     finally:
         loop.remove_reader(fd)
     return b""
+
+
+def _pause(attempt: int) -> float:
+    return RETRY_S[min(attempt, len(RETRY_S) - 1)]

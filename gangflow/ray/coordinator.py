@@ -1,0 +1,42 @@
+"""A group's coordinator as a detached actor: started again by Ray after a crash, gone when its group has ended."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import ray
+
+from gangflow.coordinators.run import coordinate
+from gangflow.errors import Fenced
+from gangflow.ray.agents import NAMESPACE, LoopThread
+from gangflow.xce.rest.aclient import AsyncClient
+
+_log = logging.getLogger(__name__)
+
+
+class CoordinatorActor:
+    """Drives one group, as the group's own spec says."""
+
+    def __init__(self, group: str, url: Callable[[], tuple[str, str]] | tuple[str, str], name: str) -> None:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+        logging.getLogger("httpx").setLevel(logging.WARNING)
+        self._group = group
+        self._name = name
+        self._address = url() if callable(url) else url
+        self._thread = LoopThread("coordinator")
+        self._thread.start(self._run())
+
+    def alive(self) -> bool:
+        """Answers when it has started."""
+        return True
+
+    async def _run(self) -> None:
+        async with AsyncClient(*self._address) as client:
+            try:
+                state = await coordinate(client, self._group)
+                _log.info("group %s ended: %s", self._group, state)
+            except Fenced as error:
+                _log.warning("a newer coordinator drives group %s: %s", self._group, error.message)
+        # Ending the process would start the actor again: it asks Ray to be forgotten.
+        ray.kill(ray.get_actor(self._name, NAMESPACE), no_restart=True)
