@@ -21,11 +21,9 @@ from gangflow.xce.hosts import kernel
 from gangflow.xce.hosts.keeper import TaskKeeper
 from gangflow.xce.hosts.portpool import PortPool
 from gangflow.xce.hosts.server import Server
-from gangflow.xce.hosts.settings import AgentOptions
+from gangflow.xce.hosts.settings import EXIT_BUSY, FILES, AgentOptions
 
 log = logging.getLogger("gangflow.agent")
-EXIT_BUSY = 3
-"""Another agent serves this folder."""
 
 
 def main() -> int:
@@ -52,6 +50,8 @@ def main() -> int:
         return EXIT_BUSY
     os.ftruncate(lock, 0)
     os.write(lock, str(os.getpid()).encode())
+    kernel.plain_signals()
+    kernel.allow_files(FILES)
     kernel.become_subreaper()
     kernel.death_wrapper()  # looked for now, not at the first start
     wanted = msgspec.json.decode(given.hosts.read_bytes(), type=tuple[HostFacts, ...])

@@ -16,8 +16,8 @@ from gangflow.xce.hosts.settings import BEAT_S
 from gangflow.xce.hosts.watchdog import GOODBYE
 
 log = logging.getLogger("gangflow.agent")
-_RESPAWN_S = 0.2
-"""Pause before the next watchdog, lest one that cannot run be started in a tight loop."""
+_RESPAWN_S = 0.5
+"""Pause before the next watchdog after one that lived no longer, lest one that cannot run be started in a tight loop."""
 
 
 class Guard:
@@ -67,10 +67,12 @@ class Guard:
 
     async def _keep(self) -> None:
         while True:
+            began = time.monotonic()
             code = await self._ended
             log.warning("the watchdog ended (%d): starting another", code)
             self.pid = 0
-            await asyncio.sleep(_RESPAWN_S)
+            if time.monotonic() - began < _RESPAWN_S:
+                await asyncio.sleep(_RESPAWN_S)
             self._spawn()
 
     def _spawn(self) -> None:

@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ from gangflow.xce.hosts.settings import (
     DISK_WAIT_S,
     KEEP_BYTES,
     KEEP_FOLDERS,
+    OOM_MEMORY,
     SWEEP_PERIOD_S,
     TASK_LIMIT,
     TOMBSTONES,
@@ -71,7 +72,7 @@ class TaskKeeper:
         self.outbox = Outbox(self._acknowledged)
         self.census = Census()
         self.children = Children()
-        self.recent_oom_kills = kernel.oom_kills()
+        self._oom_kills = deque([kernel.oom_kills()], maxlen=OOM_MEMORY)
         self.groups = AgentGroup.make(self.agent_id, self.life)
         self._tasks = directory / "tasks"
         self._tasks.mkdir(mode=0o700, exist_ok=True)
@@ -90,6 +91,11 @@ class TaskKeeper:
     def boot(self) -> str:
         """Changes with every life of the agent and with every fence: what was prepared under another one is void."""
         return f"{self.life}.{self._boots}"
+
+    @property
+    def recent_oom_kills(self) -> int:
+        """`kernel.oom_kills()` as it was some seconds ago: a big process takes a while to die of one."""
+        return self._oom_kills[0]
 
     @property
     def busy(self) -> bool:
@@ -181,7 +187,7 @@ class TaskKeeper:
             return
         self._drop(entry)
         if isinstance(entry.dropped, Stop):
-            self._bury(TaskExited(entry.task, entry.host, message="stopped before it was started"))
+            self.outbox.add(TaskExited(entry.task, entry.host, message="stopped before it was started"))
         elif entry.dropped is not None:
             self.outbox.add(TaskUnprepared(entry.task, entry.host))
         elif refusal is not None:
@@ -211,7 +217,7 @@ class TaskKeeper:
                 TaskRefused(key, effect.host, f"prepared under boot {effect.token}, but this agent's is {self.boot}")
             )
         elif entry is None or entry.prepared is None:
-            self.outbox.add(TaskRefused(key, effect.host, "it is not prepared here"))
+            self.outbox.add(TaskExited(key, effect.host, Cause.START_FAILED, message="it is not prepared here"))
         else:
             self._spawn(entry, entry.prepared)
 
@@ -256,14 +262,14 @@ class TaskKeeper:
         entry = self._entries.get(effect.task)
         if entry is None:
             known = self._tombs.get(effect.task)
-            self._bury(known or TaskExited(effect.task, effect.host, message="never started here"))
+            self.outbox.add(known or TaskExited(effect.task, effect.host, message="never started here"))
         elif entry.run is not None:
             entry.run.stop(effect.grace_ms / 1000, Ending(None, "stopped"))
         elif entry.prepared is None:
             entry.dropped = effect
         else:
             self._drop(entry)
-            self._bury(TaskExited(effect.task, effect.host, message="stopped before it was started"))
+            self.outbox.add(TaskExited(effect.task, effect.host, message="stopped before it was started"))
 
     # --- all of them ------------------------------------------------------------------------------------------------
 
@@ -281,7 +287,7 @@ class TaskKeeper:
         for entry in list(self._entries.values()):
             if entry.run is not None:
                 own = entry.launch.grace_ms / 1000
-                entry.run.stop(own if grace_s is None else min(own, grace_s), Ending(None, message))
+                entry.run.stop(own if grace_s is None else min(own, grace_s), Ending(Cause.AGENT_LOST, message))
             elif entry.prepared is None:
                 entry.dropped = Unprepare(entry.task, entry.host)
             else:
@@ -324,7 +330,7 @@ class TaskKeeper:
             self._disk.submit(_quietly, self._retention.sweep, in_use)
         running = [entry.run.folder for entry in self._entries.values() if entry.run is not None]
         if running:
-            self.recent_oom_kills = kernel.oom_kills()
+            self._oom_kills.append(kernel.oom_kills())
             self._disk.submit(_rotate, running, self.options.log_bytes)
 
     async def on_disk(self, work: Callable[[], T]) -> T:
@@ -344,6 +350,7 @@ class TaskKeeper:
             entry.prepared = None
 
     def _bury(self, ended: TaskExited) -> None:
+        """Report the end of something that ran, and remember it: it is never started again."""
         self._tombs[ended.task] = ended
         self._tombs.move_to_end(ended.task)
         while len(self._tombs) > TOMBSTONES:

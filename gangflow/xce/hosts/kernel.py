@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ from functools import cache
 
 _PR_SET_CHILD_SUBREAPER = 36
 
+_LEFT_ALONE = {signal.SIGPIPE, signal.SIGKILL, signal.SIGSTOP}
 _SHIM = """
 import ctypes, os, signal, sys
 parent = int(sys.argv[1])
@@ -48,6 +51,22 @@ def death_wrapper() -> tuple[str, ...]:
 
 EXEC_FAILED = "setpriv: failed to execute"
 """How the wrapper's line on stderr begins when the command could not be executed (it then exits with 126 or 127)."""
+
+
+def plain_signals() -> None:
+    """Undo what whoever started us had ignored or blocked (`nohup`, a shell's `&`): our children would inherit it."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for number in signal.valid_signals() - _LEFT_ALONE:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def allow_files(wanted: int) -> None:
+    """Raise our limit of open files towards `wanted`, as far as the hard limit lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    best = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < best:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (best, hard))
 
 
 def boottime() -> float:

@@ -148,12 +148,20 @@ class AgentLink:
             self._process = None
 
     async def shutdown(self, grace_ms: int | None = None, limit_s: float = 60.0) -> None:
-        """Stop all tasks (with their own grace, or at most this one) and end the agent. Raises OSError if it cannot be
-        reached."""
-        await self._ask("shutdown", limit_s, grace_ms=grace_ms)
-        if self._process is not None:
-            await asyncio.to_thread(self._process.wait)
-        await self.stop()
+        """Stop all tasks (with their own grace, or at most this one) and end the agent; returns when it is gone. Raises OSError
+        if it cannot be reached, TimeoutError if that takes longer."""
+        if self._session is None:
+            raise ConnectionError(f"the agent of node {self.node} cannot be reached")
+        agent = os.pidfd_open(self._session.welcome.pid)
+        try:
+            await self._ask("shutdown", limit_s, grace_ms=grace_ms)
+            process, self._process = self._process, None
+            await self.stop()  # before it is gone, lest another one is started
+            await _readable(agent, limit_s)
+            if process is not None:
+                process.wait()
+        finally:
+            os.close(agent)
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -354,7 +362,10 @@ class AgentLink:
                 )
             os.close(tells)
             tells = -1
-            said = await _read_once(told, START_LIMIT_S)
+            said = b""
+            with contextlib.suppress(TimeoutError):
+                await _readable(told, START_LIMIT_S)
+                said = os.read(told, 64)
         finally:
             os.close(told)
             if tells >= 0:
@@ -372,19 +383,16 @@ class AgentLink:
             self._process = None
 
 
-async def _read_once(fd: int, limit_s: float) -> bytes:
-    """What a pipe says first; empty when it was closed, or nothing came in time."""
+async def _readable(fd: int, limit_s: float) -> None:
+    """Wait until a descriptor can be read (or has ended). TimeoutError if it takes longer."""
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
     loop.add_reader(fd, lambda: None if readable.done() else readable.set_result(None))
     try:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit_s):
-                await readable
-                return os.read(fd, 64)
+        async with asyncio.timeout(limit_s):
+            await readable
     finally:
         loop.remove_reader(fd)
-    return b""
 
 
 def _pause(attempt: int) -> float:

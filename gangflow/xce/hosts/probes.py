@@ -50,6 +50,8 @@ async def check(plan: ProbePlan, target: Target) -> str:
         return f"{what}: no answer within {plan.timeout_ms} ms"
     except OSError as error:
         return f"{what}: {os.strerror(error.errno) if error.errno and error.errno > 0 else error}"
+    except (ValueError, OverflowError) as error:  # an address or a path that cannot be one
+        return f"{what}: {error}"
 
 
 def _missing(path: str) -> str:

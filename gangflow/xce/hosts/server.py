@@ -16,7 +16,7 @@ from gangflow.xce.core.state import TaskKey
 from gangflow.xce.hosts import kernel, wire
 from gangflow.xce.hosts.guard import Guard
 from gangflow.xce.hosts.keeper import TaskKeeper
-from gangflow.xce.hosts.settings import BEAT_S, LINE_LIMIT, PROTOCOL, REPORT_WINDOW
+from gangflow.xce.hosts.settings import BEAT_S, LINE_LIMIT, PROTOCOL, REPORT_BATCH
 
 log = logging.getLogger("gangflow.agent")
 
@@ -65,7 +65,10 @@ class Connection:
                 "error", number, code="no_hello", message="say hello first: orders are taken from the cluster's controller only"
             )
         else:
-            await handler(number, message)
+            try:
+                await handler(number, message)
+            except (ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
+                self._answer("error", number, code="invalid", message=f"{operation}: {error!r}")
 
     async def _on_hello(self, number: int, message: dict[str, Any]) -> None:
         hello = msgspec.convert(message["hello"], wire.Hello)
@@ -139,7 +142,7 @@ class Connection:
         self._aside(self._shut_down(number, message.get("grace_ms")))
 
     async def _shut_down(self, number: int, grace_ms: int | None) -> None:
-        await self._agent.stop_all("the agent was shut down", None if grace_ms is None else grace_ms / 1000)
+        await self._agent.stop_all("its host agent was shut down", None if grace_ms is None else grace_ms / 1000)
         self._answer("done", number)
         await self._writer.drain()
         self._server.finish()
@@ -157,10 +160,10 @@ class Connection:
         task.add_done_callback(self._jobs.discard)
 
     async def _send_reports(self) -> None:
-        """In order; at most a window of unacknowledged ones at a time."""
+        """In order, each once per connection, and no faster than the peer reads."""
         outbox = self._agent.outbox
         while True:
-            for number, report in await outbox.next_after(self._sent, REPORT_WINDOW):
+            for number, report in await outbox.next_after(self._sent, REPORT_BATCH):
                 self._writer.write(b'{"op":"report","id":%d,"report":%s}\n' % (number, codec.encode(report)))
                 self._sent = number
             try:
@@ -203,14 +206,14 @@ class Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, lambda: self._peers.add(asyncio.ensure_future(self._end_gently())))
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)  # not SIG_IGN: our children would inherit it
         self.guard.start()
         await self.agent.recover()
         server = await asyncio.start_unix_server(self._accept, sock=wire.listening(path), limit=LINE_LIMIT)
         if ready >= 0:
             os.write(ready, b"ready\n")
             os.close(ready)
-        self._renewed_at = kernel.boottime()
+        self._renewed_at = self._last_use = kernel.boottime()
         ticker = asyncio.ensure_future(self._tick())
         try:
             done, _ = await asyncio.wait(
@@ -222,11 +225,11 @@ class Server:
         finally:
             ticker.cancel()
             server.close()
-            os.unlink(path)
+            _unlink(path)
             for peer in list(self._peers):
                 peer.cancel()
             await asyncio.gather(*self._peers, return_exceptions=True)
-            await self.agent.stop_all("the agent ended")
+            await self.agent.stop_all("its host agent ended")
             await self.guard.stop()
             self.agent.close()
 
@@ -240,7 +243,7 @@ class Server:
             self._peers.discard(me)
 
     async def _end_gently(self) -> None:
-        await self.agent.stop_all("the agent was told to end")
+        await self.agent.stop_all("its host agent was told to end")
         self.finish()
 
     async def _tick(self) -> None:
@@ -263,3 +266,7 @@ class Server:
                 log.info("idle: ending")
                 self.finish()
             await asyncio.sleep(BEAT_S)
+
+
+def _unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)  # newer Pythons have removed it already

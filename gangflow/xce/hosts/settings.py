@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 PROTOCOL = 1
 """Of the socket between agent and link; a hello of another one is refused."""
+EXIT_BUSY = 3
+"""An agent's exit code when another one serves its folder."""
 LINE_LIMIT = 16 << 20
 """Bytes of one message: 64 preparations with a group file each are far below it."""
-REPORT_WINDOW = 256
-"""Reports sent and not yet acknowledged; the rest waits in the outbox."""
+REPORT_BATCH = 256
+"""Reports written before the agent waits for the peer to read them."""
 TASK_LIMIT = 4096
 """Tasks that one agent holds; more are refused (not permanently)."""
-EFFECT_LIMIT = 16_384
-"""Effects waiting to be carried out; a controller that sends more is told to come again."""
 TOMBSTONES = 4096
 """Ended tasks whose last report is remembered, to answer a repeated effect with."""
 LOG_READ_LIMIT = 1 << 20
@@ -27,6 +27,10 @@ VERIFY_PERIODS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 """Pauses between two looks at a tree that should be gone; the last one repeats for as long as it takes."""
 DISK_WAIT_S = 2.0
 """A report waits this long for its record on disk, then goes out all the same: a slow disk stops no member."""
+OOM_MEMORY = 10
+"""Seconds back to which a new kill in the kernel's OOM counter is held to explain a SIGKILL, where its log is closed to us."""
+FILES = 65_536
+"""Open files wanted: a running task costs the agent one, a prepared one two."""
 BEAT_S = 1.0
 """Agent to watchdog, and link to agent."""
 SWEEP_PERIOD_S = 30.0

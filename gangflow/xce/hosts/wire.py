@@ -63,7 +63,7 @@ class Status(msgspec.Struct, frozen=True):
     unacknowledged: int
 
 
-def line(op: str, number: int, **data: Any) -> bytes:
+def line(op: str, number: int, /, **data: Any) -> bytes:
     """One message."""
     return msgspec.json.encode({"op": op, "id": number, **data}) + b"\n"
 

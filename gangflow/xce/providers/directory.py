@@ -71,13 +71,14 @@ class DirectoryProvider:
     def _mark(self) -> str:
         """This cluster's mark in shared folders."""
         path = self._root / ".mark"
-        try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        except FileExistsError:
-            pass
-        else:
-            with os.fdopen(fd, "w") as file:
-                file.write(secrets.token_hex(4))
+        if not path.exists():
+            aside = path.with_name(f".mark~{secrets.token_hex(4)}")
+            aside.write_text(secrets.token_hex(4))
+            try:
+                os.link(aside, path)  # whole, and only if nobody was first
+            except FileExistsError:
+                pass
+            aside.unlink()
         return path.read_text()
 
     # --- notes ------------------------------------------------------------------------------------------------------
