@@ -10,7 +10,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 .PHONY: demo test check bench fmt types lint fast sim nightly browser clean
 
 demo: $(READY)
-	@$(BIN)/gangflow run grpo preset=demo --demo
+	@$(BIN)/gangflow demo
 
 # Everything but the `slow` tests; the browser is fetched from Debian's packages where that is possible.
 test: $(READY) browser
