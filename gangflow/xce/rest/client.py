@@ -171,12 +171,15 @@ class Client:
     def healthz(self) -> HealthView:
         return self._call(calls.healthz())
 
-    def events(self, after: int | None = None, group: str = "", *, patience: float | None = None) -> Iterator[EventView]:
+    def events(
+        self, after: int | None = None, group: str = "", until: int | None = None, *, patience: float | None = None
+    ) -> Iterator[EventView]:
         """Durable records after a position (None: from now on), without end; connects again by itself, without a gap.
 
-        Gone when the journal does not reach back to `after`: list again. Unreachable after `patience` seconds of silence.
+        With `until` it ends after that position. Gone when the journal does not reach back to `after`: list again.
+        Unreachable after `patience` seconds of silence.
         """
-        return self._follow(watch.events(after, group), patience)
+        return self._follow(watch.events(after, group, until), patience)
 
     # --- sending
 

@@ -138,6 +138,8 @@ class HealthView(View):
     """The controller answers."""
 
     seq: int
+    horizon: int = 0
+    """The smallest `after` of the event stream."""
     status: str
     cluster_id: str
     term: int

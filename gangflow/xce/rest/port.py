@@ -49,6 +49,11 @@ class ControllerPort(Protocol):
         ...
 
     @property
+    def horizon(self) -> int:
+        """The smallest position that `events` can start from."""
+        ...
+
+    @property
     def trouble(self) -> GangflowError | None:
         """Why it takes no commands now; None when it does."""
         ...

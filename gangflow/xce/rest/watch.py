@@ -48,9 +48,11 @@ class Watch(Generic[T]):
         return value
 
 
-def events(after: int | None = None, group: str = "") -> Watch[EventView]:
-    """Durable records after a position (None: from now on), of one group or of all."""
+def events(after: int | None = None, group: str = "", until: int | None = None) -> Watch[EventView]:
+    """Durable records after a position (None: from now on) up to another (None: without end), of one group or of all."""
     query: dict[str, str | int] = {"group": group} if group else {}
+    if until is not None:
+        query["until"] = until
     return Watch(f"{API}/events", "after", EventView.model_validate, query, after)
 
 

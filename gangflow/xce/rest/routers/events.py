@@ -24,6 +24,7 @@ async def events(
     service: Serving,
     after: Annotated[int | None, Query(ge=0, description="the last seq that was seen; absent: from now on")] = None,
     group: str = "",
+    until: Annotated[int | None, Query(ge=0, description="end after this seq; absent: never")] = None,
     last_event_id: Annotated[str, Header()] = "",
 ) -> Response:
     """Records after a position. `id` is the seq, `data` an EventView. 410 with a fresh seq if the journal does not reach back.
@@ -42,32 +43,39 @@ async def events(
     start = now if after is None else after
     if start > now:
         raise Gone(f"the journal ends at {now}, before {start}: list again", seq=now)
+    if until is not None:
+        # What is not there yet is not waited for.
+        until = min(until, now)
     source = service.controller.events(start)
     # What lies between is read before the answer begins, so that `Gone` can still be a 410.
-    first = await anext(source, None) if start < now else None
+    first = await anext(source, None) if start < (now if until is None else until) else None
     position = [start]
     return service.streams.response(
         client_of(request, caller),
-        _records(source, first, wanted, position),
+        _records(source, first, wanted, until, position),
         lambda: message(ident=position[0], comment="keepalive"),
     )
 
 
 async def _records(
-    source: AsyncIterator[StampedEvent], first: StampedEvent | None, group: str, position: list[int]
+    source: AsyncIterator[StampedEvent], first: StampedEvent | None, group: str, until: int | None, position: list[int]
 ) -> AsyncGenerator[bytes, None]:
     # At once, so that a reader knows that it is heard, and from where it goes on if it is cut off before the first record.
     yield message(ident=position[0], comment="watching")
-    if first is not None:
-        for sent in _message(first, group):
-            yield sent
-        position[0] = first.seq
+    stamped = first
     try:
-        async for stamped in source:
-            for sent in _message(stamped, group):
-                yield sent
-            # Only now: what a keepalive says was seen was really sent.
-            position[0] = stamped.seq
+        while True:
+            if stamped is not None and (until is None or stamped.seq <= until):
+                for sent in _message(stamped, group):
+                    yield sent
+                # Only now: what a keepalive says was seen was really sent.
+                position[0] = stamped.seq
+            if until is not None and (stamped is None or stamped.seq >= until):
+                yield message("{}", event="end", ident=position[0])
+                return
+            stamped = await anext(source, None)
+            if stamped is None:
+                return
     except Gone as gone:
         yield message(f'{{"seq":{gone.seq}}}', event="gone")
 

@@ -39,6 +39,7 @@ def _health(service: Service, status: str) -> HealthView:
     state = service.state
     return HealthView(
         seq=service.controller.seq,
+        horizon=service.controller.horizon,
         status=status,
         cluster_id=state.cluster_id,
         term=state.term,

@@ -114,7 +114,7 @@ class FakeController:
     def __init__(self, state: State | None = None) -> None:
         self.state = state or state_of(running())
         self.seq = 100
-        self.kept_from = 50
+        self.horizon = 50
         self.trouble: GangflowError | None = None
         self.unknown_until_ms = 5_000
         self.commands: list[Command] = []
@@ -163,7 +163,7 @@ class FakeController:
         return Reply()
 
     async def events(self, after: int) -> AsyncIterator[Stamped]:
-        if after < self.kept_from:
+        if after < self.horizon:
             raise Gone("too old", seq=self.seq)
         position = after
         while True:

@@ -45,6 +45,20 @@ async def test_list_then_watch_has_no_gap(admin: AsyncClient, controller: FakeCo
     await stream.aclose()  # type: ignore[attr-defined]
 
 
+async def test_up_to_a_position(admin: AsyncClient, controller: FakeController) -> None:
+    controller.publish(changed("g1"), changed("g2"), changed("g1"), changed("g2"))
+
+    async def seqs(after: int, until: int, group: str = "") -> list[int]:
+        async with asyncio.timeout(10):
+            return [event.seq async for event in admin.events(after, group, until)]
+
+    assert await seqs(100, 103) == [101, 102, 103]
+    assert await seqs(100, 103, "g2") == [102]
+    assert await seqs(100, 102, "g1") == [101]
+    assert await seqs(102, 102) == []
+    assert await seqs(100, 900) == [101, 102, 103, 104]
+
+
 async def test_from_now_on(admin: AsyncClient, controller: FakeController, app: FastAPI) -> None:
     controller.publish(changed())
     stream = admin.events()
