@@ -15,6 +15,7 @@ G, S, C, H, T = GroupState, SlotState, ClaimState, HostState, TaskPhase
 
 GROUP: Mapping[GroupState, Mapping[GroupState, str]] = {
     G.PENDING: {
+        G.PENDING: "the backoff of a voided try is over",
         G.PREPARING: "one session decision placed every required slot",
         G.STOPPING: "ended while a voided try is still being unprepared",
         G.FAILED: "ended before anything was placed",
@@ -42,6 +43,7 @@ GROUP: Mapping[GroupState, Mapping[GroupState, str]] = {
     },
     G.RESTARTING: {
         G.PREPARING: "every old slot is confirmed gone and has a place: epoch + 1",
+        G.RESTARTING: "the backoff of the restart is over",
         G.PENDING: "back to placement: the first start failed by a machine, or the first claim on a lost place expired",
         G.STOPPING: "ended",
     },

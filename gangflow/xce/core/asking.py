@@ -1,0 +1,150 @@
+"""What waits for a place, as asks to the scheduler; and what becomes of its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gangflow.xce.core.asks import Ask, AskKind, Grant, Refusal, SlotAsk
+from gangflow.xce.core.counts import ACTIVE, minimum, slots_of
+from gangflow.xce.core.events import ReasonNoted
+from gangflow.xce.core.index import in_order
+from gangflow.xce.core.recovery import all_gone, to_replace
+from gangflow.xce.core.start import grant_group, on_usable_hosts, place, replace_group
+from gangflow.xce.core.state import Group, GroupState, Next, PendCode, Reason, Slot, SlotState, State
+from gangflow.xce.core.turn import SlotId, Turn
+
+G, S = GroupState, SlotState
+Schedule = Callable[[State, Sequence[Ask]], Sequence[Grant | Refusal]]
+"""One scheduler session over an immutable state: each ask is granted, or refused with its reason."""
+NOT_LOOKED_AT = Reason(PendCode.WAITING_TURN, "not looked at yet")
+
+
+def asks_of(turn: Turn, group: Group) -> list[Ask]:
+    """What the group asks for now; empty if nothing of it waits for a place."""
+    if group.state is G.PENDING:
+        if group.until_ms or any(slot.state is not S.PENDING for slot in group.slots.values()):
+            return []
+        required = [slot for member in group.plan.members for slot in slots_of(group, member)[: minimum(member)]]
+        return [_ask(group, AskKind.MINIMUM, required)]
+    if group.state is G.RESTARTING:
+        return _restarting(turn, group)
+    if group.state in ACTIVE:
+        return _running(turn, group)
+    return []
+
+
+def _restarting(turn: Turn, group: Group) -> list[Ask]:
+    if group.until_ms or not all_gone(group):
+        return []
+    lacking = to_replace(turn, group)
+    if not lacking or not any(slot.next is Next.RESTART for slot in group.slots.values()):
+        return []
+    keeps = [
+        slot for key, slot in group.slots.items() if key not in lacking and slot.tasks and on_usable_hosts(turn, group, slot)
+    ]
+    return [_ask(group, AskKind.RECOVERY, [group.slots[key] for key in lacking], keeps, together=True)]
+
+
+def _running(turn: Turn, group: Group) -> list[Ask]:
+    waiting = [slot for slot in group.slots.values() if slot.state is S.PENDING]
+    if not waiting:
+        return []
+    keeps = [slot for slot in group.slots.values() if slot.state is not S.PENDING and slot.tasks]
+    lost = [slot for slot in waiting if slot.incarnation and slot.until_ms]
+    # Its first claim is over: it queues at the group's own place, by itself.
+    queued = [slot for slot in waiting if slot.incarnation and not slot.until_ms]
+    surplus = [slot for slot in waiting if not slot.incarnation]
+    asks = [_ask(group, AskKind.RECOVERY, lost, keeps)] if lost else []
+    asks.extend(_ask(group, AskKind.MINIMUM, [slot], keeps) for slot in queued)
+    if surplus:
+        asks.append(_ask(group, AskKind.SURPLUS, surplus, keeps))
+    return asks
+
+
+def _ask(group: Group, kind: AskKind, slots: list[Slot], keeps: Sequence[Slot] = (), *, together: bool = False) -> Ask:
+    members = {member.name: member for member in group.plan.members}
+    return Ask(
+        group=group.id,
+        kind=kind,
+        priority=group.plan.priority,
+        submitted_ms=group.submitted_ms,
+        slots=tuple(
+            SlotAsk(s.member, s.index, members[s.member].terms, members[s.member].ports, members[s.member].pack_slot)
+            for s in slots
+        ),
+        pack=group.plan.pack,
+        pack_members=tuple((m.name, m.pack) for m in group.plan.members if m.pack is not None),
+        held=tuple((slot.member, task.host) for slot in keeps for task in slot.tasks),
+        excluded=group.excluded,
+        together=together,
+    )
+
+
+def session(turn: Turn, schedule: Schedule, waiting: Sequence[str]) -> bool:
+    """One session for these groups; True if anything was placed."""
+    asks: list[Ask] = []
+    for group_id in in_order(waiting):
+        group = turn.group(group_id)
+        if group is not None:
+            asks.extend(asks_of(turn, group))
+    if not asks:
+        return False
+    placed = False
+    for answer in schedule(turn.draft.freeze(), asks):
+        if isinstance(answer, Grant):
+            placed = _grant(turn, answer) or placed
+        else:
+            _refuse(turn, answer)
+    for ask in asks:
+        _explain(turn, ask)
+    return placed
+
+
+def _grant(turn: Turn, grant: Grant) -> bool:
+    group = turn.draft.groups[grant.group]
+    if group.state is G.PENDING:
+        grant_group(turn, group.id, grant)
+        return True
+    placed = {(member, index): tasks for member, index, tasks in grant.slots}
+    if group.state is G.RESTARTING:
+        if any(key not in placed for key in to_replace(turn, group)):
+            # A part of what it needs is of no use to it: two groups would wait for each other's part.
+            return False
+        replace_group(turn, group.id, placed)
+        return True
+    for key, tasks in placed.items():
+        if group.slots[key].state is S.PENDING:
+            place(turn, group.id, key, tasks)
+    return bool(placed)
+
+
+def _refuse(turn: Turn, refusal: Refusal) -> None:
+    group = turn.draft.groups[refusal.group]
+    if group.state not in ACTIVE:
+        note(turn, group, refusal.reason)
+        return
+    keys = refusal.slots or [slot.key for slot in group.slots.values() if slot.state is S.PENDING]
+    for key in keys:
+        note(turn, turn.draft.groups[refusal.group], refusal.reason, key)
+
+
+def note(turn: Turn, group: Group, reason: Reason, key: SlotId | None = None) -> None:
+    """Note why the group, or one of its slots, waits; nothing if that is known."""
+    if key is None:
+        if group.reason != reason:
+            turn.emit(ReasonNoted(group.id, reason))
+    elif group.slots[key].state is S.PENDING and group.slots[key].reason != reason:
+        turn.emit(ReasonNoted(group.id, reason, *key))
+
+
+def _explain(turn: Turn, ask: Ask) -> None:
+    """Everybody who still waits has a reason, also where the session said nothing."""
+    group = turn.draft.groups[ask.group]
+    if group.state in (G.PENDING, G.RESTARTING):
+        if group.reason is None or group.reason.code is PendCode.BACKOFF:
+            note(turn, group, NOT_LOOKED_AT)
+    elif group.state in ACTIVE:
+        for asked in ask.slots:
+            slot = group.slots[asked.member, asked.index]
+            if slot.state is S.PENDING and slot.reason is None:
+                note(turn, group, NOT_LOOKED_AT, slot.key)

@@ -1,0 +1,58 @@
+"""When time alone will next change something. The shell sends a Tick then; every wait has its deadline here."""
+
+from __future__ import annotations
+
+from gangflow.xce.core.claim_ids import claims_of
+from gangflow.xce.core.floors import floor_deadline
+from gangflow.xce.core.limits import ANSWERS_KEPT_MS, ENDED_KEPT_MS, FORGET_EVERY_MS
+from gangflow.xce.core.state import ClaimState, Group, GroupState, HostState, SlotState, State
+
+TIMED = frozenset(
+    {
+        SlotState.PENDING,
+        SlotState.PLACED,
+        SlotState.PREPARED,
+        SlotState.STARTING,
+        SlotState.RUNNING,
+        SlotState.BACKOFF,
+        SlotState.DRAINING,
+    }
+)
+"""States whose `until_ms` is a deadline of their own. In STOPPING, RELEASING and LOST it is kept for the state after."""
+CLAIM_TIMED = frozenset({ClaimState.PROVISIONING, ClaimState.FAILED})
+
+
+def group_deadline(state: State, group: Group) -> int:
+    """When time alone next changes this group; 0 means never."""
+    if group.state.terminal:
+        if any(claim.state is not ClaimState.GONE for claim in claims_of(state.claims, group)):
+            # Kept until its last obligation is met, which is no matter of time.
+            return 0
+        return group.ended_ms + ENDED_KEPT_MS + FORGET_EVERY_MS
+    times = [slot.until_ms for slot in group.slots.values() if slot.until_ms and slot.state in TIMED]
+    if group.until_ms and group.state is not GroupState.STOPPING:
+        times.append(group.until_ms)
+    for claim in claims_of(state.claims, group):
+        if claim.until_ms and claim.state in CLAIM_TIMED:
+            times.append(claim.until_ms)
+    floor = floor_deadline(group)
+    if floor:
+        times.append(floor)
+    return min(times, default=0)
+
+
+def cluster_deadline(state: State) -> int:
+    """When time alone next changes what is no group's: a lost host, remembered answers. 0 means never."""
+    times = [host.until_ms for host in state.hosts.values() if host.state is HostState.LOST and host.until_ms]
+    for answer in state.answers.values():
+        # In order of time: the first is the oldest. A little late, so that many are forgotten by one event.
+        times.append(answer.at_ms + ANSWERS_KEPT_MS + FORGET_EVERY_MS)
+        break
+    return min(times, default=0)
+
+
+def next_deadline(state: State) -> int | None:
+    """When a Tick is next needed, in ms since the epoch; None: time alone will not change this state."""
+    times = [group_deadline(state, group) for group in state.groups.values()]
+    times.append(cluster_deadline(state))
+    return min((time for time in times if time), default=None)

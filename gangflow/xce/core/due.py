@@ -1,0 +1,211 @@
+"""`effects_due(state)`: every effect that is still owed. There is no queue of effects beside the state that could be lost.
+
+An effect is first named (`Owed`, cheap to compare) and only made when it is new: a task's environment is a long document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from gangflow.xce.core.claim_ids import claims_for, claims_of
+from gangflow.xce.core.effects import Effect, Prepare, Provision, Release, Start, Stop, Unprepare
+from gangflow.xce.core.launch import launch
+from gangflow.xce.core.limits import STOP_GRACE_MS
+from gangflow.xce.core.state import (
+    Claim,
+    ClaimState,
+    Group,
+    Host,
+    HostState,
+    Slot,
+    SlotState,
+    State,
+    Task,
+    TaskKey,
+    TaskPhase,
+)
+
+S, P = SlotState, TaskPhase
+REACHABLE = frozenset({HostState.UP, HostState.UNKNOWN, HostState.CLOSED})
+
+
+class Kind(IntEnum):
+    PREPARE = 0
+    UNPREPARE = 1
+    START = 2
+    STOP = 3
+    PROVISION = 4
+    RELEASE = 5
+    STOP_SUPERSEDED = 6
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Owed:
+    """The name of one effect; equal names are the same effect."""
+
+    kind: Kind
+    group: str
+    member: str = ""
+    index: int = -1
+    incarnation: int = 0
+    task: int = 0
+    epoch: int = 0
+    host: str = ""
+    detail: str = ""
+    """A preparation's token, or a claim's id."""
+    attempt: int = 0
+
+    @property
+    def key(self) -> TaskKey:
+        return TaskKey(self.group, self.epoch, self.member, self.index, self.incarnation, self.task)
+
+
+KIND_OF: Mapping[SlotState, Kind] = {
+    S.PLACED: Kind.PREPARE,
+    S.STARTING: Kind.START,
+    S.RELEASING: Kind.UNPREPARE,
+    S.STOPPING: Kind.STOP,
+    S.LOST: Kind.STOP,
+}
+PHASES: Mapping[Kind, tuple[TaskPhase, ...]] = {
+    Kind.PREPARE: (P.PLACED,),
+    Kind.START: (P.PREPARED,),
+    Kind.UNPREPARE: (P.PLACED, P.PREPARED),
+    Kind.STOP: (P.PLACED, P.PREPARED, P.RUNNING, P.READY),
+}
+
+
+def owed_by_group(state: State, group: Group) -> Iterator[Owed]:
+    """What is owed to the group's tasks and claims."""
+    for slot in group.slots.values():
+        kind = KIND_OF.get(slot.state)
+        if kind is not None and slot.tasks:
+            yield from _owed_to_slot(state, group, slot, kind)
+    for claim in claims_of(state.claims, group):
+        yield from _owed_to_claim(claim)
+
+
+def _owed_to_slot(state: State, group: Group, slot: Slot, kind: Kind) -> Iterator[Owed]:
+    if kind is Kind.PREPARE and not _claims_ready(state, group, slot):
+        # A task's environment names its claims: it is complete when they are READY.
+        return
+    phases = PHASES[kind]
+    for task in slot.tasks:
+        if task.phase not in phases:
+            continue
+        host = state.hosts.get(task.host)
+        if host is None or host.state not in REACHABLE or (kind is Kind.PREPARE and host.superseded):
+            # A host that still has to stop something superseded gets nothing new: what that holds is not free yet.
+            continue
+        yield Owed(
+            kind,
+            group.id,
+            slot.member,
+            slot.index,
+            slot.incarnation,
+            task.index,
+            slot.epoch,
+            task.host,
+            detail=task.token if kind is Kind.START else host.boot if kind is Kind.PREPARE else "",
+        )
+
+
+def _claims_ready(state: State, group: Group, slot: Slot) -> bool:
+    return not group.plan.claims or all(
+        claim is not None and claim.state is ClaimState.READY for _, claim in claims_for(state.claims, group, slot)
+    )
+
+
+def _owed_to_claim(claim: Claim) -> Iterator[Owed]:
+    if claim.state is ClaimState.PROVISIONING:
+        yield Owed(Kind.PROVISION, claim.group, detail=claim.id, attempt=claim.attempt)
+    elif claim.state is ClaimState.RELEASING:
+        yield Owed(Kind.RELEASE, claim.group, detail=claim.id, attempt=claim.attempt)
+
+
+def owed_by_host(host: Host) -> Iterator[Owed]:
+    """Superseded incarnations that must be stopped there, once it answers."""
+    if host.state in REACHABLE:
+        for key in host.superseded:
+            yield Owed(
+                Kind.STOP_SUPERSEDED, key.group, key.member, key.index, key.incarnation, key.task, key.epoch, host.facts.name
+            )
+
+
+def make(state: State, owed: Owed) -> Effect:
+    """The whole effect of that name."""
+    if owed.kind is Kind.PROVISION or owed.kind is Kind.RELEASE:
+        return _claim_effect(state, state.claims[owed.detail], owed.kind)
+    group = state.groups.get(owed.group)
+    if owed.kind is Kind.STOP_SUPERSEDED or group is None:
+        known = group is not None and any(member.name == owed.member for member in group.plan.members)
+        grace = group.plan.member(owed.member).grace_ms if group is not None and known else STOP_GRACE_MS
+        return Stop(owed.key, owed.host, grace)
+    if owed.kind is Kind.STOP:
+        return Stop(owed.key, owed.host, group.plan.member(owed.member).grace_ms)
+    if owed.kind is Kind.START:
+        return Start(owed.key, owed.host, owed.detail)
+    if owed.kind is Kind.UNPREPARE:
+        return Unprepare(owed.key, owed.host)
+    slot = group.slots[owed.member, owed.index]
+    return Prepare(owed.key, owed.host, launch(state, group, slot, slot.tasks[owed.task]))
+
+
+def _claim_effect(state: State, claim: Claim, kind: Kind) -> Effect:
+    plan = claim.plan
+    if kind is Kind.RELEASE:
+        return Release(claim.id, claim.group, plan.name, plan.provider, claim.path, plan.retain)
+    group = state.groups[claim.group]
+    slot = (claim.member, claim.index) if claim.member else None
+    return Provision(
+        claim=claim.id,
+        attempt=claim.attempt,
+        group=claim.group,
+        name=plan.name,
+        provider=plan.provider,
+        parameters=plan.parameters,
+        slot=slot,
+        hosts=tuple(dict.fromkeys(task.host for task in _users(group, claim))),
+        retain=plan.retain,
+    )
+
+
+def _users(group: Group, claim: Claim) -> Iterator[Task]:
+    for slot in group.slots.values():
+        if not claim.member or slot.key == (claim.member, claim.index):
+            yield from slot.tasks
+
+
+def owed_in(state: State, groups: Iterable[str], hosts: Iterable[str]) -> dict[Owed, None]:
+    """What is owed to these groups and hosts, in order."""
+    owed: dict[Owed, None] = {}
+    for group_id in groups:
+        group = state.groups.get(group_id)
+        if group is not None:
+            owed.update(dict.fromkeys(owed_by_group(state, group)))
+    for name in hosts:
+        host = state.hosts.get(name)
+        if host is not None:
+            owed.update(dict.fromkeys(owed_by_host(host)))
+    return owed
+
+
+def newly_due(before: State, after: State, groups: Iterable[str], hosts: Iterable[str]) -> tuple[Effect, ...]:
+    """Effects that are owed after a step and were not before, for what the step touched."""
+    groups, hosts = list(groups), list(hosts)
+    old = owed_in(before, groups, hosts)
+    return tuple(make(after, owed) for owed in owed_in(after, groups, hosts) if owed not in old)
+
+
+def effects_due(state: State) -> tuple[Effect, ...]:
+    """Every effect that is owed now: what a restarted controller, or one that got no answer, (re)issues."""
+    return tuple(make(state, owed) for owed in owed_in(state, state.groups, state.hosts))
+
+
+def effects_due_on(state: State, node: str) -> tuple[Effect, ...]:
+    """Every effect that is owed on the hosts of one node: what its agent is told when it registers."""
+    hosts = {name for name, host in state.hosts.items() if host.facts.node == node}
+    owed = owed_in(state, state.groups, sorted(hosts))
+    return tuple(make(state, one) for one in owed if one.host in hosts)

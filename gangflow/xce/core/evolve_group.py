@@ -1,0 +1,146 @@
+"""How events change a group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gangflow.xce.core import events as ev
+from gangflow.xce.core.draft import Draft
+from gangflow.xce.core.lifecycle import InvalidTransition, check_edge
+from gangflow.xce.core.state import Group, GroupState, KeyValue, PendCode, Reason, Slot
+
+PREPARING_REASON = Reason(PendCode.PREPARING, "placed; waits for its claims and for its hosts to prepare")
+
+
+def submitted(draft: Draft, event: ev.GroupSubmitted) -> None:
+    plan = event.plan
+    slots = {
+        (member.name, index): Slot(member=member.name, index=index, since_ms=draft.now_ms)
+        for member in plan.members
+        for index in range(member.replicas)
+    }
+    draft.put_group(
+        Group(
+            id=event.group,
+            plan=plan,
+            submitted_ms=draft.now_ms,
+            since_ms=draft.now_ms,
+            slots=slots,
+            targets=tuple((member.name, member.replicas) for member in plan.members),
+        )
+    )
+    draft.set(next_group=max(draft.next_group, number(event.group) + 1))
+
+
+def number(group_id: str) -> int:
+    """12 of `g12`; 0 for what is not a group's id."""
+    return int(group_id[1:]) if group_id[:1] == "g" and group_id[1:].isdecimal() else 0
+
+
+def move(draft: Draft, group: Group, state: GroupState, until_ms: int) -> Group:
+    """The group in its next state, or InvalidTransition."""
+    check_edge("group", group.id, group.state, state)
+    since = group.since_ms if state is group.state else draft.now_ms
+    return replace(group, state=state, since_ms=since, until_ms=until_ms)
+
+
+def placed(draft: Draft, event: ev.GroupPlaced) -> None:
+    group, _ = draft.open(event.group)
+    group = move(draft, group, GroupState.PREPARING, event.until_ms)
+    draft.put_group(replace(group, reason=PREPARING_REASON))
+
+
+def released(draft: Draft, event: ev.BarrierReleased) -> None:
+    group, _ = draft.open(event.group)
+    group = move(draft, group, GroupState.STARTING, event.until_ms)
+    draft.put_group(replace(group, epoch=event.epoch, reason=None))
+
+
+def voided(draft: Draft, event: ev.TryVoided) -> None:
+    group, _ = draft.open(event.group)
+    group = move(draft, group, GroupState.PENDING, event.until_ms)
+    text = f"try {event.attempt} of {group.plan.barrier.max_attempts} failed: {event.message or event.cause}"
+    reason = Reason(PendCode.BACKOFF, text)
+    draft.put_group(
+        replace(group, attempt=event.attempt, cause=event.cause, message=event.message, reason=reason, below_floor_ms=())
+    )
+
+
+def changed(draft: Draft, event: ev.GroupChanged) -> None:
+    group, _ = draft.open(event.group)
+    if group.state is not event.before:
+        raise InvalidTransition("group", group.id, group.state, event.state)
+    group = move(draft, group, event.state, event.until_ms)
+    fields: dict[str, object] = {}
+    if event.state is GroupState.RUNNING:
+        # Satisfied (again): what went wrong before is over, and earlier tries do not count against later ones.
+        fields = {"first_running_ms": group.first_running_ms or draft.now_ms, "attempt": 0, "cause": "", "message": ""}
+    elif event.state is not event.before and event.state in (GroupState.RESTARTING, GroupState.PENDING, GroupState.STOPPING):
+        fields = {"below_floor_ms": (), "reason": None}
+    if event.state.terminal:
+        fields = {"ended_ms": draft.now_ms, "reason": None, "goal": event.state}
+    if event.cause or event.message:
+        fields |= {"cause": event.cause, "message": event.message}
+    if event.goal is not None:
+        fields["goal"] = event.goal
+    draft.put_group(replace(group, **fields))  # type: ignore[arg-type]
+
+
+def reason_noted(draft: Draft, event: ev.ReasonNoted) -> None:
+    group, slots = draft.open(event.group)
+    if event.member:
+        slots[event.member, event.index] = replace(slots[event.member, event.index], reason=event.reason)
+    else:
+        draft.put_group(replace(group, reason=event.reason))
+
+
+def budget_spent(draft: Draft, event: ev.BudgetSpent) -> None:
+    group, _ = draft.open(event.group)
+    use = event.use
+    key = (use.rule, use.member, use.index)
+    kept = [old for old in group.budgets if (old.rule, old.member, old.index) != key]
+    draft.put_group(replace(group, budgets=(*kept, use)))
+
+
+def floor_crossed(draft: Draft, event: ev.FloorCrossed) -> None:
+    group, _ = draft.open(event.group)
+    kept = tuple(entry for entry in group.below_floor_ms if entry[0] != event.member)
+    below = (*kept, (event.member, event.since_ms)) if event.since_ms else kept
+    draft.put_group(replace(group, below_floor_ms=below))
+
+
+def host_excluded(draft: Draft, event: ev.HostExcluded) -> None:
+    group, _ = draft.open(event.group)
+    if event.host not in group.excluded:
+        draft.put_group(replace(group, excluded=(*group.excluded, event.host)))
+
+
+def failure_judged(draft: Draft, event: ev.FailureJudged) -> None:
+    key = (event.member, event.index)
+    group, _ = draft.open(event.group)
+    if event.action == "tolerate" and key not in group.tolerated:
+        draft.put_group(replace(group, tolerated=(*group.tolerated, key)))
+
+
+def coordinator_started(draft: Draft, event: ev.CoordinatorStarted) -> None:
+    group, _ = draft.open(event.group)
+    draft.put_group(replace(group, coordinator_term=event.term))
+
+
+def value_written(draft: Draft, event: ev.ValueWritten) -> None:
+    draft.own("values")[event.group, event.name] = KeyValue(event.value, event.version)
+
+
+def forgotten(draft: Draft, event: ev.GroupForgotten) -> None:
+    draft.drop_group(event.group)
+    for name, mapping in (("claims", draft.claims), ("values", draft.values)):
+        gone = [key for key in mapping if belongs(key, mapping[key], event.group)]  # type: ignore[index]
+        if gone:
+            mine = draft.own(name)
+            for key in gone:
+                del mine[key]
+
+
+def belongs(key: object, value: object, group: str) -> bool:
+    """Whether an entry of `claims` or `values` is the group's."""
+    return key[0] == group if isinstance(key, tuple) else getattr(value, "group", None) == group

@@ -1,0 +1,99 @@
+"""How events change a slot and its tasks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gangflow.xce.core import events as ev
+from gangflow.xce.core.draft import Draft
+from gangflow.xce.core.lifecycle import InvalidTransition, check_edge
+from gangflow.xce.core.state import PendCode, Reason, Slot, SlotState, TaskPhase
+
+
+def name(group: str, member: str, index: int) -> str:
+    """How people read a slot: `g1/rollout[2]`."""
+    return f"{group}/{member}[{index}]"
+
+
+def placed(draft: Draft, event: ev.SlotPlaced) -> None:
+    group, slots = draft.open(event.group)
+    old = slots[event.member, event.index]
+    check_edge("slot", name(event.group, event.member, event.index), old.state, SlotState.PLACED)
+    restarted = old.exit is not None and old.exit.incarnation == old.incarnation
+    slots[event.member, event.index] = Slot(
+        member=event.member,
+        index=event.index,
+        state=SlotState.PLACED,
+        incarnation=event.incarnation,
+        epoch=event.epoch,
+        tasks=event.tasks,
+        since_ms=draft.now_ms,
+        until_ms=event.until_ms,
+        exit=old.exit,
+        restarts=old.restarts + 1 if restarted else old.restarts,
+    )
+    if (event.member, event.index) in group.tolerated:
+        # It runs again: its earlier exit is not what the group's result is made of.
+        kept = tuple(key for key in group.tolerated if key != (event.member, event.index))
+        draft.put_group(replace(group, tolerated=kept))
+
+
+def changed(draft: Draft, event: ev.SlotChanged) -> None:
+    _, slots = draft.open(event.group)
+    key = (event.member, event.index)
+    old = slots[key]
+    entity = name(event.group, event.member, event.index)
+    if old.state is not event.before:
+        raise InvalidTransition("slot", entity, old.state, event.state)
+    check_edge("slot", entity, old.state, event.state)
+    reason = None
+    if event.state is SlotState.BACKOFF:
+        reason = Reason(PendCode.BACKOFF, event.message or "restarts after its backoff")
+    elif event.state is SlotState.PENDING and event.before is SlotState.PENDING:
+        reason = old.reason
+    slots[key] = Slot(
+        old.member,
+        old.index,
+        event.state,
+        old.incarnation,
+        old.epoch,
+        () if event.freed else old.tasks,
+        old.since_ms if event.state is event.before else draft.now_ms,
+        event.until_ms,
+        event.next,
+        event.exit or old.exit,
+        old.restarts,
+        reason,
+    )
+
+
+def exited(draft: Draft, event: ev.SlotExited) -> None:
+    _, slots = draft.open(event.group)
+    key = (event.member, event.index)
+    old = slots[key]
+    check_edge("slot", name(event.group, event.member, event.index), old.state, event.state)
+    slots[key] = replace(
+        old,
+        state=event.state,
+        tasks=() if event.freed else old.tasks,
+        since_ms=draft.now_ms,
+        until_ms=event.until_ms,
+        next=event.next,
+        exit=event.exit,
+        reason=None,
+    )
+
+
+def task_moved(draft: Draft, event: ev.TaskMoved) -> None:
+    key = event.task
+    _, slots = draft.open(key.group)
+    slot = slots[key.member, key.index]
+    old = slot.tasks[key.task]
+    check_edge("task", str(key), old.phase, event.phase)
+    started = old.started_ms
+    if event.phase is TaskPhase.RUNNING and old.phase is TaskPhase.PREPARED:
+        started = draft.now_ms
+    token = {TaskPhase.PREPARED: event.token, TaskPhase.PLACED: ""}.get(event.phase, old.token)
+    message = event.message if event.phase is TaskPhase.RUNNING else ""
+    task = replace(old, phase=event.phase, token=token, pid=event.pid or old.pid, started_ms=started, message=message or "")
+    slots[key.member, key.index] = replace(slot, tasks=(*slot.tasks[: key.task], task, *slot.tasks[key.task + 1 :]))

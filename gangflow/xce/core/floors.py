@@ -1,0 +1,42 @@
+"""Floors: how few ready replicas a rule allows, for how long, and what then (design 3.5).
+
+A rule with a `floor_grace` watches the replicas that are ready; one without it bounds only what may be tolerated, since any
+restart takes a ready replica away for a moment.
+"""
+
+from __future__ import annotations
+
+from gangflow.xce.core.counts import ready
+from gangflow.xce.core.plan import MemberKind, MemberPlan, RulePlan
+from gangflow.xce.core.state import Group, GroupState
+
+
+def floor_of(member: MemberPlan, rule: RulePlan) -> int:
+    """The fewest replicas under this rule; never below the member's own minimum unless the rule says so."""
+    return rule.floor if rule.floor >= 0 else member.min_replicas
+
+
+def watched(group: Group, member: MemberPlan) -> tuple[int, RulePlan] | None:
+    """The rule (and its number) that watches the member's ready replicas: the first with a grace that speaks of it."""
+    if member.kind is MemberKind.JOB:
+        return None
+    for number, rule in enumerate(group.plan.rules):
+        if rule.floor_grace_ms > 0 and rule.member in ("", member.name) and rule.slot < 0:
+            return number, rule
+    return None
+
+
+def below(group: Group, member: MemberPlan, rule: RulePlan) -> bool:
+    return ready(group, member) < floor_of(member, rule)
+
+
+def floor_deadline(group: Group) -> int:
+    """When the first member that is below its floor has been so for too long; 0 means never."""
+    if group.state is not GroupState.DEGRADED and group.state is not GroupState.RUNNING:
+        return 0
+    first = 0
+    for name, since in group.below_floor_ms:
+        found = watched(group, group.plan.member(name))
+        if found is not None and (not first or since + found[1].floor_grace_ms < first):
+            first = since + found[1].floor_grace_ms
+    return first

@@ -1,0 +1,101 @@
+"""What can be derived from a state but would be slow to derive at each step: deadlines, who waits, who is on a host.
+
+It holds nothing of its own: `Index(state)` and an index that followed every step are equal (a property checks it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+
+from gangflow.xce.core.counts import ACTIVE
+from gangflow.xce.core.deadlines import group_deadline
+from gangflow.xce.core.evolve_group import number
+from gangflow.xce.core.state import Group, GroupState, SlotState, State
+
+
+def may_wait(group: Group) -> bool:
+    """Whether the group, or a slot of it, may be waiting for a place."""
+    if group.state is GroupState.PENDING or group.state is GroupState.RESTARTING:
+        return True
+    return group.state in ACTIVE and any(slot.state is SlotState.PENDING for slot in group.slots.values())
+
+
+def in_order(groups: Iterable[str]) -> list[str]:
+    """In order of submission, whatever the order in which they were noted."""
+    return sorted(groups, key=number)
+
+
+class Index:
+    """Follows a state; `refresh` after each adopted step with the groups that it touched."""
+
+    __slots__ = ("_heap", "deadlines", "hosts", "on_host", "waiting")
+
+    def __init__(self, state: State) -> None:
+        self.deadlines: dict[str, int] = {}
+        """Group → its next deadline; only groups that have one."""
+        self.waiting: dict[str, None] = {}
+        """Groups that may be waiting for a place; see `in_order`."""
+        self.on_host: dict[str, dict[str, None]] = {}
+        """Host → groups with a task there."""
+        self.hosts: dict[str, tuple[str, ...]] = {}
+        """Group → hosts of its tasks."""
+        self._heap: list[tuple[int, str]] = []
+        self.refresh(state, state.groups)
+
+    def refresh(self, state: State, groups: Iterable[str]) -> None:
+        """Take the groups' present state in."""
+        for group_id in list(groups):
+            group = state.groups.get(group_id)
+            self._place(group_id, group)
+            deadline = group_deadline(state, group) if group is not None else 0
+            if deadline != self.deadlines.get(group_id, 0):
+                if deadline:
+                    self.deadlines[group_id] = deadline
+                    heappush(self._heap, (deadline, group_id))
+                else:
+                    self.deadlines.pop(group_id, None)
+            if group is not None and may_wait(group):
+                self.waiting[group_id] = None
+            else:
+                self.waiting.pop(group_id, None)
+        self._trim()
+
+    def earliest(self) -> int:
+        """The next deadline of any group; 0 means none."""
+        return self._heap[0][0] if self._heap else 0
+
+    def due(self, now_ms: int) -> list[str]:
+        """Groups with a deadline that has come, in order of submission."""
+        if not self._heap or self._heap[0][0] > now_ms:
+            return []
+        return in_order(group_id for group_id, deadline in self.deadlines.items() if deadline <= now_ms)
+
+    def groups_on(self, host: str) -> list[str]:
+        """Groups that have a task on the host."""
+        return in_order(self.on_host.get(host, ()))
+
+    def _place(self, group_id: str, group: Group | None) -> None:
+        hosts: dict[str, None] = {}
+        if group is not None:
+            for slot in group.slots.values():
+                for task in slot.tasks:
+                    hosts[task.host] = None
+        new, old = tuple(hosts), self.hosts.get(group_id, ())
+        if new == old:
+            return
+        for host in old:
+            self.on_host[host].pop(group_id, None)
+            if not self.on_host[host]:
+                del self.on_host[host]
+        for host in new:
+            self.on_host.setdefault(host, {})[group_id] = None
+        if new:
+            self.hosts[group_id] = new
+        else:
+            self.hosts.pop(group_id, None)
+
+    def _trim(self) -> None:
+        """Drop heads of the heap that are not true any more."""
+        while self._heap and self.deadlines.get(self._heap[0][1]) != self._heap[0][0]:
+            heappop(self._heap)

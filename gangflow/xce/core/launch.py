@@ -1,0 +1,148 @@
+"""What a task is started with: its command, and the whole environment of design 3.10, as the picture at its start.
+
+`XCE_URL`, `XCE_TOKEN` and `TRACEPARENT` are added on delivery by the controller's shell; `XCE_GROUP_FILE` is set by the host
+agent, which writes the document that `group_document` makes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gangflow.xce.core.claim_ids import claims_for
+from gangflow.xce.core.counts import slots_of
+from gangflow.xce.core.effects import Launch
+from gangflow.xce.core.evolve_group import number
+from gangflow.xce.core.plan import MemberPlan
+from gangflow.xce.core.state import Group, Host, Slot, State, Task
+
+RENDEZVOUS_PORTS = ("rendezvous", "rdzv", "master")
+"""Names of a port that torchrun's rendezvous is pointed at; without one of them, the member's first port."""
+
+
+def launch(state: State, group: Group, slot: Slot, task: Task) -> Launch:
+    """All that the agent needs to prepare and run the task. The slot's claims are READY."""
+    member = group.plan.member(slot.member)
+    return Launch(
+        argv=member.command,
+        environment=tuple(environment(state, group, member, slot, task).items()),
+        cwd=member.cwd,
+        ports=task.ports,
+        ready=member.ready,
+        live=member.live,
+        grace_ms=member.grace_ms,
+        group_file=json.dumps(group_document(state, group, member, slot, task), separators=(",", ":")),
+    )
+
+
+def environment(state: State, group: Group, member: MemberPlan, slot: Slot, task: Task) -> dict[str, str]:
+    """The environment in order: the group's own, the member's own, then XCE's, which nobody overrides."""
+    env = dict(group.plan.environment)
+    env.update(member.environment)
+    env.update(
+        XCE_GROUP=group.id,
+        XCE_GROUP_NAME=group.plan.name,
+        XCE_GROUP_EPOCH=str(slot.epoch),
+        XCE_MEMBER=member.name,
+        XCE_SLOT=str(slot.index),
+        XCE_SLOTS=str(len(slots_of(group, member))),
+        XCE_TASK=str(task.index),
+        XCE_TASKS=str(len(slot.tasks)),
+        XCE_INCARNATION=str(slot.incarnation),
+    )
+    for other in group.plan.members:
+        tasks = [t for s in slots_of(group, other) for t in s.tasks]
+        env[f"XCE_HOSTS_{shout(other.name)}"] = ",".join(t.host for t in tasks)
+        for port in other.ports:
+            env[f"XCE_ADDRS_{shout(other.name)}_{shout(port)}"] = ",".join(address(state.hosts, t, port) for t in tasks)
+    for name, port_number in task.ports:
+        env[f"XCE_PORT_{shout(name)}"] = str(port_number)
+    for plan, claim in claims_for(state.claims, group, slot):
+        if claim is not None:
+            env[f"XCE_CLAIM_{shout(plan.name)}"] = claim.path
+    host = state.hosts.get(task.host)
+    if task.gpus or (host is not None and host.facts.gpus):
+        # Also where it has none: it must not see what others were given.
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(device) for device, _ in task.gpus)
+    env.update(_lsf(group, slot))
+    if len(slot.tasks) > 1:
+        env.update(_torchrun(state.hosts, member, slot, task))
+    return env
+
+
+def shout(name: str) -> str:
+    """A name as a part of a variable: `log-probs` → `LOG_PROBS`."""
+    return re.sub(r"[^A-Z0-9]", "_", name.upper())
+
+
+def address(hosts: Mapping[str, Host], task: Task, port: str) -> str:
+    """`10.0.0.3:30001`: where a task's named port can be reached."""
+    host = hosts.get(task.host)
+    return f"{host.facts.address if host is not None else task.host}:{dict(task.ports).get(port, 0)}"
+
+
+def _lsf(group: Group, slot: Slot) -> dict[str, str]:
+    """LSF's names for the same things."""
+    counts: dict[str, int] = {}
+    for task in slot.tasks:
+        counts[task.host] = counts.get(task.host, 0) + 1
+    return {
+        "LSB_JOBID": str(number(group.id)),
+        "LSB_JOBNAME": f"{group.plan.name}.{slot.member}[{slot.index}]",
+        "LSB_HOSTS": " ".join(task.host for task in slot.tasks),
+        "LSB_MCPU_HOSTS": " ".join(f"{host} {count}" for host, count in counts.items()),
+    }
+
+
+def _torchrun(hosts: Mapping[str, Host], member: MemberPlan, slot: Slot, task: Task) -> dict[str, str]:
+    """Where the tasks of a slot meet. RANK, LOCAL_RANK and WORLD_SIZE are torchrun's own."""
+    first = slot.tasks[0]
+    host = hosts.get(first.host)
+    env = {
+        "MASTER_ADDR": host.facts.address if host is not None else first.host,
+        "PET_NNODES": str(len(slot.tasks)),
+        "PET_NODE_RANK": str(task.index),
+    }
+    port = next((name for name in RENDEZVOUS_PORTS if name in member.ports), member.ports[0] if member.ports else "")
+    if port:
+        env["MASTER_PORT"] = str(dict(first.ports).get(port, 0))
+        env["PET_RDZV_ENDPOINT"] = address(hosts, first, port)
+    return env
+
+
+def group_document(state: State, group: Group, member: MemberPlan, slot: Slot, task: Task) -> dict[str, Any]:
+    """The document behind XCE_GROUP_FILE: the task's own identity, its claims and ports, and where every member is."""
+    return {
+        "group": group.id,
+        "name": group.plan.name,
+        "epoch": slot.epoch,
+        "member": slot.member,
+        "slot": slot.index,
+        "slots": len(slots_of(group, member)),
+        "task": task.index,
+        "tasks": len(slot.tasks),
+        "incarnation": slot.incarnation,
+        "host": task.host,
+        "ports": dict(task.ports),
+        "gpus": [device for device, _ in task.gpus],
+        "claims": {plan.name: claim.path for plan, claim in claims_for(state.claims, group, slot) if claim is not None},
+        "members": {other.name: _member(state.hosts, group, other) for other in group.plan.members},
+    }
+
+
+def _member(hosts: Mapping[str, Host], group: Group, member: MemberPlan) -> dict[str, Any]:
+    return {
+        "kind": member.kind.value,
+        "slots": [
+            {
+                "index": slot.index,
+                "incarnation": slot.incarnation,
+                "hosts": [task.host for task in slot.tasks],
+                "addresses": {port: [address(hosts, task, port) for task in slot.tasks] for port in member.ports},
+            }
+            for slot in slots_of(group, member)
+            if slot.tasks
+        ],
+    }

@@ -1,0 +1,22 @@
+"""Every limit of the core that is not in a plan, in one place, with its reason."""
+
+from __future__ import annotations
+
+ANSWERS_KEPT_MS = 24 * 3_600_000
+"""How long the outcome of a command is remembered under its idempotency key: the contract says 24 h."""
+ENDED_KEPT_MS = 24 * 3_600_000
+"""How long an ended group stays in the state: long enough to look at it the next morning; the journal has it for ever."""
+ENDED_KEPT_MAX = 1_000
+"""Ended groups that stay at most: they are in every state image and in every list."""
+FORGET_EVERY_MS = 60_000
+"""Answers and ended groups are forgotten at most once a minute, many at once: each time is a journal record."""
+VALUE_MAX = 65_536
+"""Characters of a durable value: it goes through the journal and to every watcher."""
+VALUES_MAX = 1_024
+"""Values of one group: they are in every state image."""
+STOP_GRACE_MS = 10_000
+"""SIGTERM to SIGKILL for a superseded task whose group is not known any more."""
+SESSIONS_MAX = 4
+"""Scheduler sessions in one step: a grant that frees another place may let a next one in; what remains waits for the next step."""
+STORY_MAX = 200
+"""Recent inputs that a machine remembers for the story of an InvalidTransition."""

@@ -1,0 +1,127 @@
+"""Slots of a group that has started, one by one: backoff, restart in place, first claim on a lost place (design 3.5)."""
+
+from __future__ import annotations
+
+from gangflow.xce.core.claims import release_bound
+from gangflow.xce.core.counts import ACTIVE, BEFORE_START, minimum, slots_of
+from gangflow.xce.core.events import GroupChanged
+from gangflow.xce.core.plan import Cause
+from gangflow.xce.core.start import (
+    fit_to_start,
+    missing,
+    not_ready_message,
+    note_void,
+    on_usable_hosts,
+    place,
+    replace_group,
+    start_slot,
+)
+from gangflow.xce.core.state import Exit, Group, GroupState, Next, Slot, SlotState
+from gangflow.xce.core.teardown import change, stop
+from gangflow.xce.core.turn import SlotId, Turn
+
+G, S = GroupState, SlotState
+
+
+def overdue(turn: Turn, group: Group) -> None:
+    """Slots whose time to prepare, or to become ready, is over: failures, judged with the others of this batch."""
+    if group.state not in ACTIVE:
+        return
+    for slot in group.slots.values():
+        if not slot.until_ms or slot.until_ms > turn.now_ms:
+            continue
+        plan = group.plan.member(slot.member)
+        if slot.state in (S.STARTING, S.RUNNING):
+            text = f"not ready after {plan.ready_timeout_ms} ms: {not_ready_message(turn, group, slot)}"
+            turn.fail(group, slot, Exit(Cause.NOT_READY, slot.incarnation, turn.now_ms, message=text))
+        elif slot.state in BEFORE_START and not fit_to_start(turn, group, slot):
+            text = f"not prepared after {group.plan.barrier.timeout_ms} ms: {missing(turn, group)}"
+            turn.fail(group, slot, Exit(Cause.START_FAILED, slot.incarnation, turn.now_ms, message=text))
+
+
+def advance(turn: Turn, group_id: str) -> None:
+    """Take every slot of a started group as far as it can go now."""
+    for key in list(turn.draft.groups[group_id].slots):
+        group = turn.draft.groups[group_id]
+        slot = group.slots[key]
+        if slot.state is S.PREPARED and fit_to_start(turn, group, slot):
+            start_slot(turn, group_id, key)
+        elif slot.state is S.BACKOFF and slot.until_ms <= turn.now_ms:
+            _again(turn, group, slot)
+        elif slot.state is S.PENDING and (slot.tasks or slot.until_ms):
+            _first_claim(turn, group, slot)
+
+
+def _again(turn: Turn, group: Group, slot: Slot) -> None:
+    """The backoff is over: in place while its hosts are up, else it wants another place and keeps a first claim on its own."""
+    if slot.tasks and on_usable_hosts(turn, group, slot):
+        place(turn, group.id, slot.key, slot.tasks)
+        return
+    excluded = any(task.host in group.excluded for task in slot.tasks)
+    until = turn.now_ms + group.plan.recovery_timeout_ms
+    change(turn, group, slot, S.PENDING, until_ms=until, freed=excluded)
+
+
+def _first_claim(turn: Turn, group: Group, slot: Slot) -> None:
+    """It waits, and the places that it lost are held for it should they come back."""
+    if slot.tasks and on_usable_hosts(turn, group, slot):
+        place(turn, group.id, slot.key, slot.tasks)
+    elif slot.until_ms <= turn.now_ms:
+        change(turn, group, slot, S.PENDING, freed=True)
+
+
+# --- a group that is RESTARTING ------------------------------------------------------------------------------------------
+
+
+def restart(turn: Turn, group_id: str) -> None:
+    """Once every old slot is confirmed gone: to PREPARING on the same places, or wait for lost ones, or back to placement."""
+    group = turn.draft.groups[group_id]
+    if group.until_ms and group.until_ms <= turn.now_ms:
+        turn.emit(GroupChanged(group_id, G.RESTARTING, G.RESTARTING))
+        group = turn.draft.groups[group_id]
+    if not all_gone(group):
+        return
+    if not any(slot.next is Next.RESTART for slot in group.slots.values()):
+        note_void(turn, group, group.cause, group.message)
+        release_bound(turn, group)
+        return
+    if group.until_ms:
+        return
+    if not to_replace(turn, group):
+        replace_group(turn, group_id, {})
+        return
+    _claim_lost_places(turn, group)
+
+
+def all_gone(group: Group) -> bool:
+    """No slot of the group is live, prepared, or between incarnations."""
+    return all(slot.state is S.PENDING for slot in group.slots.values())
+
+
+def to_replace(turn: Turn, group: Group) -> list[SlotId]:
+    """The slots of a restarting group that need another place before it can start: a minimum that is not held."""
+    lacking: list[SlotId] = []
+    for member in group.plan.members:
+        slots = slots_of(group, member)
+        kept = [slot for slot in slots if slot.tasks and on_usable_hosts(turn, group, slot)]
+        without = [slot.key for slot in slots if not slot.tasks or not on_usable_hosts(turn, group, slot)]
+        lacking.extend(without[: max(0, minimum(member) - len(kept))])
+    return lacking
+
+
+def _claim_lost_places(turn: Turn, group: Group) -> None:
+    """First claim on what was lost; when that expires everything is released, and the group waits at its own place."""
+    lacking = to_replace(turn, group)
+    untils = [group.slots[key].until_ms for key in lacking if group.slots[key].until_ms]
+    if untils and min(untils) <= turn.now_ms:
+        names = ", ".join(f"{member}[{index}]" for member, index in lacking)
+        text = f"no place for {names} within {group.plan.recovery_timeout_ms} ms"
+        turn.emit(GroupChanged(group.id, group.state, G.PENDING, "recovery_timeout", text))
+        for key in list(group.slots):
+            stop(turn, group.id, key, Next.PLACE)
+        return
+    for key in lacking:
+        slot = turn.draft.groups[group.id].slots[key]
+        if not slot.until_ms:
+            until = turn.now_ms + group.plan.recovery_timeout_ms
+            change(turn, group, slot, S.PENDING, next=Next.RESTART, until_ms=until)

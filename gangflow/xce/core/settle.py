@@ -1,0 +1,70 @@
+"""Let every touched group go as far as it can: one step of each life cycle that nothing stands in the way of."""
+
+from __future__ import annotations
+
+from gangflow.xce.core import claims
+from gangflow.xce.core.asking import Schedule, session
+from gangflow.xce.core.counts import ACTIVE
+from gangflow.xce.core.ending import finish, follow
+from gangflow.xce.core.events import GroupChanged
+from gangflow.xce.core.index import Index, in_order
+from gangflow.xce.core.judge import judge
+from gangflow.xce.core.limits import SESSIONS_MAX
+from gangflow.xce.core.recovery import advance, overdue, restart
+from gangflow.xce.core.start import prepare
+from gangflow.xce.core.state import Group, GroupState
+from gangflow.xce.core.turn import Turn
+
+G = GroupState
+
+
+def settle(turn: Turn, index: Index, schedule: Schedule) -> None:
+    """Judge the batch's failures, move what can move, hold sessions while they place something."""
+    for group_id in in_order(turn.touched):
+        group = turn.group(group_id)
+        if group is not None:
+            claims.tend(turn, group)
+            overdue(turn, turn.draft.groups[group_id])
+    _move(turn)
+    for _ in range(SESSIONS_MAX):
+        if not _session(turn, index, schedule):
+            return
+        _move(turn)
+        if not turn.freed:
+            return
+
+
+def _move(turn: Turn) -> None:
+    """Until nothing moves: each round takes every group at least one edge further, and no life cycle turns without waiting."""
+    seen = -1
+    while seen != len(turn.events) or turn.failures:
+        seen = len(turn.events)
+        judge(turn)
+        for group_id in in_order(turn.touched):
+            group = turn.group(group_id)
+            if group is not None:
+                _step(turn, group)
+
+
+def _step(turn: Turn, group: Group) -> None:
+    if group.state is G.PENDING and group.until_ms and group.until_ms <= turn.now_ms:
+        turn.emit(GroupChanged(group.id, G.PENDING, G.PENDING))
+    elif group.state is G.PREPARING:
+        prepare(turn, group.id)
+    elif group.state in ACTIVE:
+        advance(turn, group.id)
+        follow(turn, group.id)
+    elif group.state is G.RESTARTING:
+        restart(turn, group.id)
+    elif group.state is G.STOPPING:
+        finish(turn, group.id)
+
+
+def _session(turn: Turn, index: Index, schedule: Schedule) -> bool:
+    """Hold a session if something may have become placeable; True if it placed anything."""
+    waiting = dict(turn.touched)
+    if turn.freed:
+        # What was free before was of no use to those who waited: only what came back can be.
+        waiting |= index.waiting
+    turn.freed = False
+    return session(turn, schedule, list(waiting))

@@ -1,0 +1,168 @@
+"""Place → prepare → release: the two-phase start of a group (design 3.3). The release is the commit point."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gangflow.xce.core.asks import Grant
+from gangflow.xce.core.claims import release_bound, unready_claim, usable, want
+from gangflow.xce.core.counts import ACTIVE, BEFORE_START, minimum, slots_of
+from gangflow.xce.core.events import BarrierReleased, GroupPlaced, SlotPlaced, TryVoided
+from gangflow.xce.core.judge import end_group
+from gangflow.xce.core.plan import Cause
+from gangflow.xce.core.policy import grow
+from gangflow.xce.core.state import Group, GroupState, Next, Slot, SlotState, Task, TaskPhase
+from gangflow.xce.core.teardown import change, now_slot, stop
+from gangflow.xce.core.turn import Setback, SlotId, Turn
+
+G, S, P = GroupState, SlotState, TaskPhase
+
+
+def fresh(tasks: tuple[Task, ...]) -> tuple[Task, ...]:
+    """The same places for a new incarnation: nothing is prepared or runs yet."""
+    return tuple(replace(t, phase=P.PLACED, token="", pid=0, started_ms=0, message="") for t in tasks)
+
+
+def place(turn: Turn, group_id: str, key: SlotId, tasks: tuple[Task, ...]) -> None:
+    """A new incarnation of the slot on these places."""
+    group, slot = now_slot(turn, group_id, key)
+    if slot.tasks and {t.host for t in slot.tasks} != {t.host for t in tasks}:
+        turn.freed = True
+    running = group.state in ACTIVE
+    epoch = group.epoch if running else group.epoch + 1
+    until = turn.now_ms + group.plan.barrier.timeout_ms if running else 0
+    turn.emit(SlotPlaced(group_id, *key, slot.incarnation + 1, epoch, fresh(tasks), until))
+    group, slot = now_slot(turn, group_id, key)
+    want(turn, group, slot)
+
+
+def grant_group(turn: Turn, group_id: str, grant: Grant) -> None:
+    """A session placed all required slots of a waiting group."""
+    for member, index, tasks in grant.slots:
+        place(turn, group_id, (member, index), tasks)
+    _placed(turn, group_id)
+
+
+def replace_group(turn: Turn, group_id: str, placed: dict[SlotId, tuple[Task, ...]]) -> None:
+    """A group restart has all its places again: those that it kept, and those that were granted anew."""
+    for key, slot in list(turn.draft.groups[group_id].slots.items()):
+        if key in placed:
+            place(turn, group_id, key, placed[key])
+        elif slot.tasks and slot.next is Next.RESTART and on_usable_hosts(turn, turn.draft.groups[group_id], slot):
+            place(turn, group_id, key, slot.tasks)
+        elif slot.next is Next.RESTART:
+            change(turn, turn.draft.groups[group_id], slot, S.PENDING, freed=True)
+    _placed(turn, group_id)
+
+
+def _placed(turn: Turn, group_id: str) -> None:
+    timeout = turn.draft.groups[group_id].plan.barrier.timeout_ms
+    turn.emit(GroupPlaced(group_id, turn.now_ms + timeout))
+
+
+def on_usable_hosts(turn: Turn, group: Group, slot: Slot) -> bool:
+    """Whether every host of the slot is UP and not excluded for the group."""
+    return all(usable(turn, group, turn.host(task.host)) for task in slot.tasks)
+
+
+def prepare(turn: Turn, group_id: str) -> None:
+    """A group that is PREPARING: void the try, release the barrier, or go on waiting."""
+    group = turn.draft.groups[group_id]
+    setback = turn.setbacks.pop(group_id, None)
+    if setback is None and group.until_ms and group.until_ms <= turn.now_ms and not _complete(turn, group):
+        setback = Setback("barrier_timeout", f"not prepared after {group.plan.barrier.timeout_ms} ms: {missing(turn, group)}")
+    if setback is not None:
+        void(turn, group, setback)
+    elif _complete(turn, group):
+        _release(turn, group)
+
+
+def fit_to_start(turn: Turn, group: Group, slot: Slot) -> bool:
+    """PREPARED by the present boot of every agent, on hosts that are UP and not excluded, all its claims READY."""
+    if slot.state is not S.PREPARED or unready_claim(turn, group, slot) is not None:
+        return False
+    for task in slot.tasks:
+        host = turn.host(task.host)
+        if host is None or not usable(turn, group, host) or task.token != host.boot:
+            return False
+    return True
+
+
+def _complete(turn: Turn, group: Group) -> bool:
+    for slot in group.slots.values():
+        if slot.state is S.PLACED or (slot.state in BEFORE_START and not fit_to_start(turn, group, slot)):
+            return False
+    for member in group.plan.members:
+        if sum(1 for slot in slots_of(group, member) if slot.state is S.PREPARED) < minimum(member):
+            return False
+    return True
+
+
+def _release(turn: Turn, group: Group) -> None:
+    turn.emit(BarrierReleased(group.id, group.epoch + 1, turn.now_ms + group.plan.barrier.start_timeout_ms))
+    for key, slot in list(turn.draft.groups[group.id].slots.items()):
+        if slot.state is S.PREPARED:
+            start_slot(turn, group.id, key)
+
+
+def start_slot(turn: Turn, group_id: str, key: SlotId) -> None:
+    """The slot may start; its ready timeout runs from here."""
+    group, slot = now_slot(turn, group_id, key)
+    until = turn.now_ms + group.plan.member(slot.member).ready_timeout_ms
+    change(turn, group, slot, S.STARTING, until_ms=until)
+
+
+def void(turn: Turn, group: Group, setback: Setback) -> None:
+    """Nothing of this try starts; the group waits for the next one, or fails with the cause of the last."""
+    if setback.permanent or group.attempt + 1 >= group.plan.barrier.max_attempts:
+        end_group(turn, group.id, G.FAILED, setback.cause, setback.message)
+        return
+    note_void(turn, group, setback.cause, setback.message)
+    for key, slot in list(turn.draft.groups[group.id].slots.items()):
+        if slot.state in BEFORE_START:
+            stop(turn, group.id, key, Next.PLACE)
+    release_bound(turn, turn.draft.groups[group.id])
+
+
+def note_void(turn: Turn, group: Group, cause: str, message: str) -> None:
+    """The try counts, and the next one waits for its backoff."""
+    wait = grow(group.plan.barrier.backoff, group.attempt)
+    turn.emit(TryVoided(group.id, group.attempt + 1, cause, message, turn.now_ms + wait))
+
+
+def missing(turn: Turn, group: Group) -> str:
+    """What a try that is PREPARING still waits for, in words."""
+    waits = []
+    for slot in group.slots.values():
+        if slot.state not in BEFORE_START or fit_to_start(turn, group, slot):
+            continue
+        claim = unready_claim(turn, group, slot)
+        if claim is not None:
+            detail = f" ({claim.message})" if claim.message else ""
+            waits.append(f"{slot.member}[{slot.index}]: claim {claim.plan.name} is {claim.state.value}{detail}")
+            continue
+        hosts = {task.host: None for task in slot.tasks if task.phase is P.PLACED}
+        waits.append(f"{slot.member}[{slot.index}]: {', '.join(hosts) or 'its host'} did not prepare it")
+    return "; ".join(waits[:4]) + (f"; and {len(waits) - 4} more" if len(waits) > 4 else "")
+
+
+def not_ready_message(turn: Turn, group: Group, slot: Slot) -> str:
+    """Which address was tried and what was last heard there: `http://10.0.0.3:30001/health: connection refused`."""
+    member = group.plan.member(slot.member)
+    for task in slot.tasks:
+        if task.phase in (P.READY, P.GONE):
+            continue
+        host = turn.host(task.host)
+        address = host.facts.address if host is not None else task.host
+        probe = member.ready
+        port = dict(task.ports).get(probe.port, 0) if probe is not None else 0
+        tried = f"{address}:{port}" if port else address
+        if probe is not None and probe.kind == "http":
+            tried = f"http://{tried}{probe.target}"
+        error = task.message or ("its start was not acknowledged" if task.phase is P.PREPARED else "no answer")
+        return f"tried {tried} on {task.host}: {error}"
+    return "its tasks ended"
+
+
+def timeout_cause(slot: Slot) -> Cause:
+    return Cause.START_FAILED if slot.state in BEFORE_START else Cause.NOT_READY

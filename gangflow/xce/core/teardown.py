@@ -1,0 +1,169 @@
+"""Taking slots down, and what they become once they are confirmed gone. Capacity returns here and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gangflow.xce.core.claims import release_of_slot
+from gangflow.xce.core.counts import ACTIVE, gone
+from gangflow.xce.core.events import SlotChanged, SlotExited, TaskMoved
+from gangflow.xce.core.state import Exit, Group, HostState, Next, Slot, SlotState, TaskPhase
+from gangflow.xce.core.turn import SlotId, Turn, task_key
+
+S = SlotState
+FREEING = frozenset({Next.PLACE, Next.RETIRE, Next.END})
+
+
+def now_slot(turn: Turn, group_id: str, key: SlotId) -> tuple[Group, Slot]:
+    """The group and the slot as they are at this moment of the step."""
+    group = turn.draft.groups[group_id]
+    return group, group.slots[key]
+
+
+def change(
+    turn: Turn,
+    group: Group,
+    slot: Slot,
+    state: SlotState,
+    *,
+    next: Next | None = None,
+    until_ms: int = 0,
+    message: str = "",
+    freed: bool = False,
+    exit: Exit | None = None,
+) -> None:
+    """Emit one edge of a slot."""
+    turn.emit(
+        SlotChanged(
+            group.id,
+            slot.member,
+            slot.index,
+            slot.incarnation,
+            slot.state,
+            state,
+            next,
+            until_ms,
+            message,
+            freed and bool(slot.tasks),
+            exit,
+        )
+    )
+
+
+def reachable(turn: Turn, host: str) -> bool:
+    """Whether its agent can be told anything at present."""
+    found = turn.host(host)
+    return found is not None and found.state is not HostState.LOST and found.state is not HostState.FENCED
+
+
+def stop(turn: Turn, group_id: str, key: SlotId, next: Next, *, until_ms: int = 0, exit: Exit | None = None) -> None:
+    """Take one slot towards `next`, from whatever state it is in; `until_ms` is the end of a backoff."""
+    group, slot = now_slot(turn, group_id, key)
+    state = slot.state
+    if exit is None and key in turn.failures.get(group_id, {}):
+        # It failed in this very batch, and something stronger came before the rules: how it ended is kept.
+        exit = turn.failures[group_id][key].exit
+    if state in (S.STARTING, S.RUNNING, S.READY, S.DRAINING):
+        if gone(slot):
+            leave(turn, group_id, key, next, until_ms, exit)
+            return
+        lost = any(t.phase is not TaskPhase.GONE and not reachable(turn, t.host) for t in slot.tasks)
+        change(turn, group, slot, S.LOST if lost else S.STOPPING, next=next, until_ms=until_ms, exit=exit)
+    elif state in (S.PLACED, S.PREPARED):
+        change(turn, group, slot, S.RELEASING, next=next, until_ms=until_ms, exit=exit)
+        confirm(turn, group_id, key)
+    elif state in (S.STOPPING, S.RELEASING, S.LOST):
+        if slot.next is not next or slot.until_ms != until_ms:
+            change(turn, group, slot, state, next=next, until_ms=until_ms)
+    else:
+        _settle(turn, group, slot, next, until_ms)
+
+
+def leave(turn: Turn, group_id: str, key: SlotId, next: Next, until_ms: int, exit: Exit | None) -> None:
+    """The incarnation is over and confirmed gone: record how, and go on to `next`."""
+    group, slot = now_slot(turn, group_id, key)
+    how = exit or slot.exit
+    if how is None or how.incarnation != slot.incarnation:
+        how = Exit(None, slot.incarnation, turn.now_ms, message="stopped")
+    freed = next in FREEING
+    turn.emit(
+        SlotExited(
+            group.id,
+            slot.member,
+            slot.index,
+            slot.incarnation,
+            slot.state,
+            S.EXIT,
+            how,
+            next,
+            until_ms,
+            freed and bool(slot.tasks),
+        )
+    )
+    if next is not Next.END:
+        group, slot = now_slot(turn, group_id, key)
+        _settle(turn, group, slot, next, until_ms)
+
+
+def confirm(turn: Turn, group_id: str, key: SlotId, seen: Exit | None = None) -> None:
+    """If the slot was being taken down and nothing of it is left, it becomes what it was to become.
+
+    `seen`: how its last process ended, which completes the record of why it was stopped.
+    """
+    group, slot = now_slot(turn, group_id, key)
+    if not gone(slot):
+        return
+    if slot.state in (S.STOPPING, S.LOST, S.DRAINING):
+        how = seen
+        if slot.exit is not None and slot.exit.incarnation == slot.incarnation:
+            how = slot.exit
+            if seen is not None and how.code is None and how.signal is None:
+                how = replace(how, code=seen.code, signal=seen.signal, stderr_tail=how.stderr_tail or seen.stderr_tail)
+        until = slot.until_ms if slot.state is not S.DRAINING else 0
+        leave(turn, group_id, key, slot.next or Next.END, until, how)
+    elif slot.state is S.RELEASING:
+        _settle(turn, group, slot, slot.next or Next.PLACE, slot.until_ms)
+
+
+def _settle(turn: Turn, group: Group, slot: Slot, next: Next, until_ms: int) -> None:
+    """From a state in which nothing runs (EXIT, RELEASING, BACKOFF, PENDING, DONE, RETIRED) to what `next` says."""
+    state = slot.state
+    if next is Next.BACKOFF:
+        # What its agent refused is placed anew: the refusal may be the place's.
+        change(turn, group, slot, S.BACKOFF, until_ms=until_ms, freed=state is S.RELEASING, message=why(slot))
+    elif next is Next.RESTART:
+        if state is not S.PENDING or slot.next is not Next.RESTART:
+            change(turn, group, slot, S.PENDING, next=Next.RESTART)
+    elif next is Next.PLACE:
+        first_claim = turn.now_ms + group.plan.recovery_timeout_ms if group.state in ACTIVE else 0
+        if state is not S.PENDING or slot.tasks or slot.next or slot.until_ms != first_claim:
+            change(turn, group, slot, S.PENDING, until_ms=first_claim, freed=True)
+    elif state is S.DONE or state is S.RETIRED or (next is Next.END and state is S.EXIT):
+        return
+    else:
+        change(turn, group, slot, S.RETIRED, freed=True)
+        release_of_slot(turn, group, slot)
+
+
+def why(slot: Slot) -> str:
+    """In a few words, how the last incarnation ended."""
+    if slot.exit is None:
+        return "restarts"
+    return f"restarts after {describe(slot.exit)}"
+
+
+def describe(exit: Exit) -> str:
+    """`app_exit (code 3): message`."""
+    what = exit.cause.value if exit.cause is not None else "a stop"
+    if exit.code is not None:
+        what += f" (code {exit.code})"
+    elif exit.signal is not None:
+        what += f" (signal {exit.signal})"
+    return f"{what}: {exit.message}" if exit.message else what
+
+
+def task_gone(turn: Turn, group_id: str, key: SlotId, task: int, host: str) -> None:
+    """One task is confirmed gone (verified, unprepared, or its host is fenced)."""
+    group, slot = now_slot(turn, group_id, key)
+    if slot.tasks[task].phase is not TaskPhase.GONE:
+        turn.emit(TaskMoved(task_key(group, slot, task), host, TaskPhase.GONE))

@@ -1,0 +1,147 @@
+"""One step of the machine while it is being taken: emits events, applies them at once, and remembers what they touched.
+
+Local to one `handle` call. Facts that inputs bring and that are judged together (failures, setbacks of a try) wait here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gangflow.xce.core import events as ev
+from gangflow.xce.core.draft import Draft
+from gangflow.xce.core.evolve import absorb
+from gangflow.xce.core.index import Index, in_order
+from gangflow.xce.core.plan import GroupPlan
+from gangflow.xce.core.state import Exit, Group, Host, Reason, Slot, State, Task, TaskKey
+
+SlotId = tuple[str, int]
+NeverFits = Callable[[State, GroupPlan], Reason | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A slot's incarnation failed; the rules have not been asked yet."""
+
+    exit: Exit
+    host: str
+    """Where: failures of one host in one batch count once. Empty for a coordinator's verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setback:
+    """Why the try of a group that is PREPARING is void."""
+
+    cause: str
+    message: str
+    permanent: bool = False
+    """Would happen again on every try."""
+
+
+class Turn:
+    """The builder that all deciding modules work on."""
+
+    __slots__ = (
+        "_index",
+        "before",
+        "draft",
+        "events",
+        "failures",
+        "freed",
+        "never_fits",
+        "now_ms",
+        "old_claims",
+        "old_hosts",
+        "setbacks",
+        "touched",
+    )
+
+    def __init__(self, state: State, now_ms: int, index: Index, never_fits: NeverFits | None = None) -> None:
+        self.before = state
+        self.now_ms = now_ms
+        self.draft = Draft(state, now_ms)
+        self.events: list[ev.Event] = []
+        self.touched: dict[str, None] = {}
+        """Groups that this step looked at or changed, in the order in which it did."""
+        self.old_hosts: dict[str, None] = {}
+        """Hosts that this step changed."""
+        self.old_claims: dict[str, None] = {}
+        """Claims that this step changed."""
+        self.failures: dict[str, dict[SlotId, Failure]] = {}
+        self.setbacks: dict[str, Setback] = {}
+        self.freed = False
+        """Capacity came back, or a host did: whoever waits may be placeable now."""
+        self.never_fits = never_fits
+        """Whether no host could ever hold a plan: asked at submission, where waiting would not help."""
+        self._index = index
+
+    # --- what is true now ---------------------------------------------------------------------------------------------
+
+    def group(self, group_id: str) -> Group | None:
+        return self.draft.groups.get(group_id)
+
+    def host(self, name: str) -> Host | None:
+        return self.draft.hosts.get(name)
+
+    def groups_on(self, host: str) -> list[str]:
+        """Groups that may have a task on the host."""
+        # The index knows the state before this step; what the step placed is among the touched.
+        return in_order({**dict.fromkeys(self._index.groups_on(host)), **self.touched})
+
+    def tasks_on(self, host: str) -> list[tuple[Group, Slot, Task]]:
+        """The tasks on the host that are not confirmed gone."""
+        found: list[tuple[Group, Slot, Task]] = []
+        for group_id in self.groups_on(host):
+            group = self.group(group_id)
+            if group is None:
+                continue
+            for slot in group.slots.values():
+                found.extend((group, slot, task) for task in slot.tasks if task.host == host and task.phase != "gone")
+        return found
+
+    # --- what this step does ------------------------------------------------------------------------------------------
+
+    def emit(self, event: ev.Event) -> None:
+        """It happened: apply it and keep it for the journal."""
+        absorb(self.draft, event)
+        self.events.append(event)
+        kind = type(event)
+        if kind is ev.TaskMoved:
+            self.touched[event.task.group] = None  # type: ignore[union-attr]
+        elif kind is ev.ClaimChanged:
+            self.old_claims[event.claim.id] = None  # type: ignore[union-attr]
+            self.touched[event.claim.group] = None  # type: ignore[union-attr]
+        elif kind is ev.HostRegistered:
+            self.old_hosts[event.facts.name] = None  # type: ignore[union-attr]
+            self.freed = True
+        else:
+            group = getattr(event, "group", None)
+            if group is not None:
+                self.touched[group] = None
+                if getattr(event, "freed", False):
+                    self.freed = True
+                return
+            host = getattr(event, "host", None)
+            if host is not None:
+                self.old_hosts[host] = None
+
+    def touch(self, group_id: str) -> None:
+        """Look at this group in this step, although nothing of it changed yet."""
+        self.touched[group_id] = None
+
+    def fail(self, group: Group, slot: Slot, exit: Exit, host: str = "") -> None:
+        """Remember a failure for the judgement of this batch; the first of an incarnation counts."""
+        self.touched[group.id] = None
+        self.failures.setdefault(group.id, {}).setdefault(slot.key, Failure(exit, host))
+
+    def set_back(self, group: Group, cause: str, message: str, *, permanent: bool = False) -> None:
+        """Remember why the group's try is void; the first reason counts, a permanent one more."""
+        self.touched[group.id] = None
+        old = self.setbacks.get(group.id)
+        if old is None or (permanent and not old.permanent):
+            self.setbacks[group.id] = Setback(cause, message, permanent)
+
+
+def task_key(group: Group, slot: Slot, task: int) -> TaskKey:
+    """The identity of one task of the slot's present incarnation."""
+    return TaskKey(group.id, slot.epoch, slot.member, slot.index, slot.incarnation, task)
