@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import uvicorn
 
@@ -46,15 +46,12 @@ class ManagedHosts(Hosts, Protocol):
 
     async def start(self) -> None:
         """Connect to every agent. Raises JournalRegressed if one refuses this journal."""
-        ...
 
     async def stop(self) -> None:
         """Let go of the agents; they and their tasks run on."""
-        ...
 
     async def shutdown(self) -> None:
         """Stop all tasks and end the agents."""
-        ...
 
 
 class Runtime:
@@ -76,15 +73,11 @@ class Runtime:
         self.home = home
         self.token = home.token()
         check_bind(bind, self.token)
-        journal = SqliteJournal(home.journal)
-        try:
-            self._socket = _listen(bind, port, home.card())
-        except BaseException:
-            journal.close()
-            raise
-        address, self.port = self._socket.getsockname()[:2]
-        self.url = f"http://{f'[{address}]' if ':' in address else address}:{self.port}"
         self._cluster = cluster
+        self._server: _Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._recorder: Recorder | None = None
         calls = LinkCalls(
             on_reports=self._report,
             position=lambda: Position(*self.controller.position),
@@ -96,6 +89,14 @@ class Runtime:
         )
         from gangflow.telemetry.spans import traceparent
 
+        journal = SqliteJournal(home.journal)
+        try:
+            self._socket = _listen(bind, port, home.card())
+        except BaseException:
+            journal.close()
+            raise
+        address, self.port = self._socket.getsockname()[:2]
+        self.url = f"http://{f'[{address}]' if ':' in address else address}:{self.port}"
         self.controller = Controller(
             journal,
             self.hosts,
@@ -110,9 +111,6 @@ class Runtime:
                 traceparent=traceparent,
             ),
         )
-        self._server: _Server | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._recorder: Recorder | None = None
 
     async def start(self) -> None:
         """Recover, connect to the agents, serve. An agent that refuses this journal leaves it serving reads only."""
@@ -132,13 +130,13 @@ class Runtime:
 
     async def stop(self) -> None:
         """Stop serving and let go of everything; members, agents and claims stay as they are."""
-        if self._server is not None:
+        if self._server is not None and self._serving is not None:
             end_streams(self._app)
             self._server.should_exit = True
-        if self._recorder is not None:
-            self._tasks[-1].cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._recorder is not None:
+            await asyncio.gather(self._serving, return_exceptions=True)
+        if self._recorder is not None and self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
             await asyncio.to_thread(self._recorder.close)
         await self.hosts.stop()
         await self.controller.stop()
@@ -165,9 +163,11 @@ class Runtime:
 
     async def failed(self) -> GangflowError:
         """Returns when it cannot go on, with the reason: the controller's, or that its service ended."""
+        assert self._serving is not None, "it has not been started"
         controller = asyncio.create_task(self.controller.failed(), name="failed")
+        either: set[asyncio.Task[Any]] = {controller, self._serving}
         try:
-            await asyncio.wait([controller, *self._tasks[:1]], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             return controller.result() if controller.done() else SetupError("the REST service ended")
         finally:
             controller.cancel()
@@ -180,10 +180,10 @@ class Runtime:
             self._app, log_level="warning", access_log=False, timeout_graceful_shutdown=SHUTDOWN_S, lifespan="off"
         )
         self._server = _Server(config)
-        self._tasks.append(asyncio.create_task(self._server.serve([self._socket]), name="rest"))
+        self._serving = asyncio.create_task(self._server.serve([self._socket]), name="rest")
         while not self._server.started:
-            if self._tasks[0].done():
-                raise SetupError(f"the REST service did not start: {self._tasks[0].exception()}")
+            if self._serving.done():
+                raise SetupError(f"the REST service did not start: {self._serving.exception()}")
             await asyncio.sleep(0.005)
 
     def _record(self) -> None:
@@ -192,7 +192,7 @@ class Runtime:
         self._recorder = Recorder(self.home.traces)
         # From the beginning of what is kept: spans that a restart finds still open began there.
         events = self.controller.events(self.controller.horizon)
-        self._tasks.append(asyncio.create_task(self._recorder.follow(events), name="traces"))
+        self._following = asyncio.create_task(self._recorder.follow(events), name="traces")
 
     # The links are made before the controller that they speak to; nothing comes through them before `start`.
 

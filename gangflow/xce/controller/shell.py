@@ -17,6 +17,7 @@ from gangflow.xce.controller.feed import Feed
 from gangflow.xce.controller.liveness import Leases
 from gangflow.xce.controller.options import Options, SystemClock
 from gangflow.xce.controller.writer import Writer
+from gangflow.xce.core.due import effects_due
 from gangflow.xce.core.effects import ClaimEffect, Prepare, Provision, Release, TaskEffect
 from gangflow.xce.core.events import GroupForgotten
 from gangflow.xce.core.inputs import Command, HostUp, Input, Reply, Report, StartTerm
@@ -26,7 +27,7 @@ from gangflow.xce.journal.image import Image
 from gangflow.xce.journal.record import Batch
 from gangflow.xce.journal.recovery import Recovered, recover
 from gangflow.xce.journal.store import Journal, Stamped
-from gangflow.xce.machine import Decision, effects_due
+from gangflow.xce.machine import Decision
 from gangflow.xce.ports import Clock, Hosts, LogChunk, Provider
 
 _log = logging.getLogger(__name__)
@@ -133,11 +134,6 @@ class Controller:
     def trouble(self) -> GangflowError | None:
         """Why commands are refused now; None: it is ready."""
         return self._writer.trouble
-
-    @property
-    def obstacle(self) -> str:
-        """`trouble` in words; empty when it is ready."""
-        return self.trouble.message if self.trouble else ""
 
     @property
     def horizon(self) -> int:

@@ -16,7 +16,7 @@ from gangflow.xce.core.inputs import Input, Reply, Tick
 from gangflow.xce.core.state import State
 from gangflow.xce.journal.record import Batch
 from gangflow.xce.journal.store import Journal
-from gangflow.xce.machine import Decision, Machine, next_deadline
+from gangflow.xce.machine import Decision, Machine
 from gangflow.xce.ports import Clock
 
 _log = logging.getLogger(__name__)
@@ -26,6 +26,7 @@ class Decider(Protocol):
     """What the writer asks: `xce.machine.Machine`."""
 
     def handle(self, inputs: Sequence[Input], now_ms: int) -> Decision: ...
+    def next_deadline(self) -> int | None: ...
 
 
 Adopted = Callable[[Sequence[Input], Decision, Batch], None]
@@ -57,7 +58,7 @@ class Writer:
         state: State,
         clock: Clock,
         adopted: Adopted,
-        machine: Callable[[State], Decider] = Machine,
+        machine: Callable[[State], Decider] | None = None,
     ) -> None:
         """`adopted` is called right after a batch became durable and the state was taken over."""
         self.state = state
@@ -66,8 +67,8 @@ class Writer:
         self.rejected = 0
         """Reports that the machine could not take: each is a fault in it, and was logged with its traceback."""
         self._journal = journal
-        self._make_machine = machine
-        self._machine = machine(state)
+        self._make_machine: Callable[[State], Decider] = machine or Machine
+        self._machine = self._make_machine(state)
         self._clock = clock
         self._adopted = adopted
         self._queue: deque[_Ask] = deque()
@@ -184,7 +185,7 @@ class Writer:
             # While the disk is full reports wait for the next try; a command may try (and fail) at once.
             held = isinstance(self.trouble, JournalError) and not any(ask.command for ask in self._queue)
             pauses.append(self._retry_after - now if held else 0.0)
-        deadline = next_deadline(self.state) if self.trouble is None or _passes(self.trouble) else None
+        deadline = self._machine.next_deadline() if self.trouble is None or _passes(self.trouble) else None
         if deadline is not None:
             pauses.append(max((deadline - self._clock.now_ms()) / 1000, self._tick_after - now))
         return min(pauses, default=None)
@@ -235,7 +236,7 @@ class Writer:
             self._tick_after = asyncio.get_running_loop().time() + TICK_RETRY_S
 
     def _undo(self) -> None:
-        """What was decided and not made durable has never been."""
+        """The machine has gone on from what it decided; what was not made durable has never been."""
         self._machine = self._make_machine(self.state)
 
     def _hold(self, asks: list[_Ask], error: GangflowError) -> None:

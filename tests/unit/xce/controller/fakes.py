@@ -44,6 +44,8 @@ class FakeHosts:
     objection: str = ""
     """The agent knows a later journal."""
     running: set[TaskKey] = field(default_factory=set)
+    places: dict[TaskKey, str] = field(default_factory=dict)
+    """The host of every task that was ever started."""
     starts: list[TaskKey] = field(default_factory=list)
     logs: dict[tuple[str, TaskKey], str] = field(default_factory=dict)
     signals: list[tuple[str, TaskKey, int]] = field(default_factory=list)
@@ -74,6 +76,7 @@ class FakeHosts:
                 if task not in self.running:
                     self.running.add(task)
                     self.starts.append(task)
+                    self.places[task] = host
                 return [TaskStarted(task, host, 4_000 + len(self.starts))]
             case Stop(task, host):
                 self.running.discard(task)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from gangflow.xce.machine import Decision
 
 from gangflow.errors import JournalCorrupt, JournalError, JournalFull, JournalLocked, JournalRegressed, Unreachable, XceError
 from gangflow.xce.controller import writer as writer_module
@@ -20,11 +18,14 @@ from gangflow.xce.core.inputs import ClaimReleased, Input, PutValue, Reply, Star
 from gangflow.xce.core.state import Answer, State
 from gangflow.xce.journal.record import Batch
 from gangflow.xce.journal.sqlite import SqliteJournal
+from gangflow.xce.machine import Decision
 from tests.unit.xce.controller.fakes import ManualClock, until
 
 
 class Scripted:
     """A machine of a few lines: every named input is remembered by an event; some names make it fail or decide nothing."""
+
+    deadline: int | None = None
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -47,13 +48,14 @@ class Scripted:
                     if "poison" in claim:
                         raise RuntimeError(f"no way with {claim}")
                     events.append(CommandAnswered(claim, Answer("", now_ms, 200, "")))
-                case Tick() if self.state.levels == ("deadline",):
+                case Tick() if self.deadline == now_ms:
                     events.append(TermStarted(self.state.cluster_id, self.state.term, ("passed",)))
             replies.append(reply)
-        state = apply_all(self.state, events, now_ms)
-        decision = Decision(state=state, events=tuple(events), effects=(), replies=tuple(replies))
-        self.state = state
-        return decision
+        self.state = apply_all(self.state, events, now_ms)
+        return Decision(self.state, tuple(events), (), tuple(replies), now_ms)
+
+    def next_deadline(self) -> int | None:
+        return self.deadline if self.state.levels != ("passed",) else None
 
 
 class FaultyJournal(SqliteJournal):
@@ -232,9 +234,7 @@ async def test_a_text_that_cannot_be_stored_fails_alone(bench: Bench) -> None:
 
 async def test_a_tick_comes_when_a_deadline_has_passed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     due = bench.clock.now_ms() + 60_000
-    bench.writer.state = replace(bench.writer.state, levels=("deadline",))
-    bench.writer._undo()
-    monkeypatch.setattr(writer_module, "next_deadline", lambda state: due if state.levels == ("deadline",) else None)
+    monkeypatch.setattr(Scripted, "deadline", due)
     bench.writer.wake()
     await asyncio.sleep(0.01)
     assert bench.journal.seq == 1, "not before its time"
@@ -254,7 +254,7 @@ async def test_a_deadline_that_nothing_comes_of_does_not_spin(bench: Bench, monk
         return handle(self, inputs, now_ms)
 
     monkeypatch.setattr(Scripted, "handle", counted)
-    monkeypatch.setattr(writer_module, "next_deadline", lambda state: 1)
+    monkeypatch.setattr(Scripted, "deadline", 1)
     bench.writer.wake()
     await until(lambda: ticks)
     for _ in range(50):
