@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -120,7 +121,18 @@ def launch(
 
 
 def submit(group: CoStartGroup, cluster: clusters.Cluster, *, owns: bool = False) -> Run:
-    """Submit a group to a cluster that is there, and start its coordinator if it has one."""
+    """Submit a group to a cluster that is there, and start its coordinator if it has one.
+
+    As in LSF, a member that names no working directory runs in the one that it was submitted from.
+    """
+    group = group.model_copy(
+        update={
+            "members": {
+                name: member if member.cwd else member.model_copy(update={"cwd": str(Path.cwd())})
+                for name, member in group.members.items()
+            }
+        }
+    )
     with cluster.client() as client:
         submitted = client.submit(group)
     if group.coordinator is not None:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gangflow.cli import faults
+from gangflow.cli.live import COUNTED
 from gangflow.cli.running import open_cluster
 from gangflow.cli.sources import Source, read
 from gangflow.cli.story import Story
@@ -25,7 +26,6 @@ from gangflow.xce.rest.schema import GroupView
 
 FAULT = "rollout[0]@step=60:kill"
 REQUIRED_ACCURACY = 0.9
-COUNTED = {"redispatched": "re-dispatched", "lost": "lost", "duplicates": "duplicate"}
 
 
 @dataclass(frozen=True, slots=True)

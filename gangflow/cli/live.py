@@ -10,11 +10,14 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gangflow.channel import ROLE_KEY
 from gangflow.cli.story import Story
 from gangflow.xce.rest.messages import BeatView
 from gangflow.xce.rest.schema import GroupView, SlotView
 
 LINES_SHOWN = 8
+COUNTED = {"redispatched": "re-dispatched", "lost": "lost", "duplicates": "duplicate"}
+"""Counters of samples, and their words."""
 _COLOURS = {
     "RUNNING": "green",
     "READY": "green",
@@ -40,21 +43,28 @@ def newest(beats: Mapping[tuple[str, int], BeatView], key: str) -> Any:
     return max(values, default=None)
 
 
+def _counted(beats: Mapping[tuple[str, int], BeatView], key: str) -> Any:
+    """The largest of a counter that the SDK adds to a heartbeat."""
+    parts = [beat.body.get(ROLE_KEY, {}).get("samples", {}) for beat in beats.values()]
+    return max((part[key] for part in parts if isinstance(part.get(key), int)), default=None)
+
+
 def progress_line(beats: Mapping[tuple[str, int], BeatView]) -> str:
-    """Step, reward and rates, as far as the members say them."""
+    """Step, reward, rates and what became of the samples, as far as the members say it."""
     parts = []
     for key, form in (
         ("step", "step {:.0f}"),
         ("reward", "reward {:.3f}"),
         ("samples_per_s", "{:.0f} samples/s"),
         ("accuracy", "held-out accuracy {:.2f}"),
-        ("redispatched", "{:.0f} re-dispatched"),
-        ("lost", "{:.0f} lost"),
-        ("duplicates", "{:.0f} duplicate"),
     ):
         value = newest(beats, key)
         if value is not None:
             parts.append(form.format(value))
+    for key, word in COUNTED.items():
+        value = _counted(beats, key)
+        if value is not None:
+            parts.append(f"{value} {word}")
     return " · ".join(parts)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 from gangflow.channel import FAILURE, WeightsId
@@ -20,6 +21,7 @@ from gangflow.member.io import IoThread
 from gangflow.member.ledger import Ledger
 from gangflow.member.rollouts import Rollouts
 from gangflow.member.samples import Published
+from gangflow.member.trace import Spans
 from gangflow.member.weights import Weights
 from gangflow.xce.rest.client import Client
 
@@ -41,6 +43,8 @@ class Context:
             self._follower, self._published, Ledger(identity.group), self._io, beat=self._touch, on_policy=self._tell
         )
         self._staleness_known = False
+        self._span_client: Client | None = None
+        self._spans = Spans(self._send_spans, os.environ.get("TRACEPARENT", ""))
 
     # --- who and where
 
@@ -126,6 +130,10 @@ class Context:
         self._tell(error)
         raise error
 
+    def span(self, name: str, **attributes: str | int) -> AbstractContextManager[None]:
+        """Measure what is inside the `with` as a span of the group's trace; nested ones become its children."""
+        return self._spans.span(name, attributes)
+
     def close(self) -> None:
         """Stop the background threads; only tests need it."""
         self._follower.close()
@@ -144,6 +152,15 @@ class Context:
 
     def _send_beat(self, body: Mapping[str, Any]) -> None:
         self.client.beat(self.group, self.member, self.slot, body)
+
+    def _send_spans(self, spans: Sequence[Mapping[str, Any]]) -> None:
+        self._tracer().spans(self.group, spans)
+
+    def _tracer(self) -> Client:
+        """A client that does not wait: spans are not worth keeping anybody."""
+        if self._span_client is None:
+            self._span_client = Client(self.identity.url, self.identity.token, timeout=2.0, patience=0.0)
+        return self._span_client
 
     def _own_fields(self) -> dict[str, Any]:
         head: WeightsId | None = self.weights.head

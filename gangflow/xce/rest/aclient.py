@@ -155,6 +155,10 @@ class AsyncClient:
         """Heartbeats as they come, after the latest of each slot."""
         return self._follow(watch.beats(group), None)
 
+    async def spans(self, group: str, measured: Sequence[Mapping[str, Any]]) -> Done:
+        """Hand in spans that a member measured itself, at most 512; they join the group's trace."""
+        return await self._call(calls.spans(group, measured))
+
     # --- the rest of the cluster
 
     async def hosts(self) -> HostList:

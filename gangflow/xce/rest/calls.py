@@ -182,6 +182,12 @@ def beats(group: str) -> Call[BeatList]:
     return Call("GET", f"{group_path(group)}/heartbeats", _reader(BeatList))
 
 
+def spans(group: str, measured: Sequence[Mapping[str, Any]]) -> Call[Done]:
+    """Spans that a member measured."""
+    body = {"spans": [dict(span) for span in measured]}
+    return Call("POST", f"{group_path(group)}/spans", _reader(Done), body, retry=False)
+
+
 # --- the rest of the cluster ----------------------------------------------------------------------------------------
 
 

@@ -160,6 +160,10 @@ class Client:
         """Heartbeats as they come, after the latest of each slot."""
         return self._follow(watch.beats(group), None)
 
+    def spans(self, group: str, measured: Sequence[Mapping[str, Any]]) -> Done:
+        """Hand in spans that a member measured itself, at most 512; they join the group's trace."""
+        return self._call(calls.spans(group, measured))
+
     # --- the rest of the cluster
 
     def hosts(self) -> HostList:

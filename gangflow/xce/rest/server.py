@@ -16,7 +16,7 @@ from gangflow.xce.rest.messages import ProblemView
 from gangflow.xce.rest.page import PAGE
 from gangflow.xce.rest.port import ControllerPort
 from gangflow.xce.rest.routers import cluster as cluster_calls
-from gangflow.xce.rest.routers import events, groups, heartbeats, operations, refused, slots, values
+from gangflow.xce.rest.routers import events, groups, heartbeats, operations, refused, slots, traces, values
 from gangflow.xce.rest.schema import API
 from gangflow.xce.rest.streams import Streams
 from gangflow.xce.rest.tokens import Tokens
@@ -34,10 +34,12 @@ def create_app(
     cluster: ClusterSpec | None = None,
     streams: Streams | None = None,
     body_bytes: int = BODY_BYTES,
+    recorder: traces.Traces | None = None,
 ) -> FastAPI:
     """The app. An empty admin token trusts every caller without one: for loopback only, see `check_bind`.
 
-    `cluster` is what specs are checked against (levels, reservation rules). Call `end_streams(app)` before a server stops.
+    `cluster` is what specs are checked against (levels, reservation rules), `recorder` keeps the groups' traces. Call
+    `end_streams(app)` before a server stops.
     """
     app = FastAPI(
         title="XCE: co-start groups",
@@ -47,11 +49,12 @@ def create_app(
         redoc_url=None,
     )
     app.state.service = Service(controller, Tokens(admin_token), cluster, streams or Streams())
+    app.state.traces = recorder
     app.add_middleware(BodyLimit, limit=body_bytes)
     problems.install(app)
     api = APIRouter(prefix=API, responses=_REFUSALS)
     # What is refused comes first: `/groups:plan` must not be taken for something that exists.
-    for part in (refused, groups, slots, values, heartbeats, events, cluster_calls, operations):
+    for part in (refused, groups, slots, values, heartbeats, events, traces, cluster_calls, operations):
         api.include_router(part.router)
     app.include_router(api)
     app.add_api_route("/gangflow", _page, include_in_schema=False)
