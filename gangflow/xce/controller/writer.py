@@ -138,12 +138,16 @@ class Writer:
         """Ends when the writer does: by `close`, or because it cannot go on (then `trouble` says why)."""
         return self._task
 
+    @property
+    def _over(self) -> bool:
+        return self._closing or not (self.trouble is None or _passes(self.trouble))
+
     # --- the loop -----------------------------------------------------------------------------------------------------
 
     async def _submit(self, inputs: tuple[Input, ...], *, command: bool) -> tuple[Reply | None, ...]:
         if self._closing:
             raise Unreachable("the controller is stopping", status=503)
-        if self.trouble is not None and not _passes(self.trouble):
+        if self.trouble is not None and self._over:
             raise self.trouble
         ask = _Ask(inputs, command, asyncio.get_running_loop().create_future())
         self._queue.append(ask)
@@ -153,20 +157,17 @@ class Writer:
 
     async def _run(self) -> None:
         try:
-            while not self._closing:
+            while not self._over:
                 await self._sleep()
-                if self._closing:
-                    return
-                await self._turn(self._take())
-                if self.trouble is not None and not _passes(self.trouble):
-                    return
+                if not self._over:
+                    await self._turn(self._take())
         except Exception as error:
             _log.exception("the controller cannot go on")
             self.halt(error if isinstance(error, GangflowError) else GangflowError(f"internal fault: {error!r}"))
 
     async def _sleep(self) -> None:
-        """Until something waits, or a deadline has come."""
-        while not self._closing:
+        """Until something waits, a deadline has come, or it is over."""
+        while not self._over:
             self._wake.clear()
             pause = self._pause()
             if pause is not None and pause <= 0:
@@ -185,7 +186,7 @@ class Writer:
             # While the disk is full reports wait for the next try; a command may try (and fail) at once.
             held = isinstance(self.trouble, JournalError) and not any(ask.command for ask in self._queue)
             pauses.append(self._retry_after - now if held else 0.0)
-        deadline = self._machine.next_deadline() if self.trouble is None or _passes(self.trouble) else None
+        deadline = self._machine.next_deadline()
         if deadline is not None:
             pauses.append(max((deadline - self._clock.now_ms()) / 1000, self._tick_after - now))
         return min(pauses, default=None)

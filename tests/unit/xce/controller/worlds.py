@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gangflow.xce.controller import Controller, Options
 from gangflow.xce.core.inputs import EndGroup, HostUp, SubmitGroup
-from gangflow.xce.core.plan import ClaimPlan, GroupPlan, MemberKind, MemberPlan, TaskTerm, Use
+from gangflow.xce.core.plan import Action, ClaimPlan, GroupPlan, MemberKind, MemberPlan, RulePlan, TaskTerm, Use
 from gangflow.xce.core.state import Group, GroupState, HostFacts, State
 from gangflow.xce.journal.record import Batch
 from gangflow.xce.journal.sqlite import SqliteJournal
@@ -39,7 +39,12 @@ def member(name: str, *, tasks: int = 1, replicas: int = 0, cpu: int = 1_000) ->
     )
 
 
-PLAN = GroupPlan("demo", (member("actor", tasks=2), member("rollout", replicas=2)), claims=(ClaimPlan("ckpt", "fake"),))
+PLAN = GroupPlan(
+    "demo",
+    (member("actor", tasks=2), member("rollout", replicas=2)),
+    claims=(ClaimPlan("ckpt", "fake"),),
+    rules=(RulePlan(Action.RESTART_MEMBER, member="rollout", max_restarts=5),),
+)
 
 
 class PausableJournal(SqliteJournal):
