@@ -10,6 +10,7 @@ from gangflow.errors import Problem
 from gangflow.specs.document import validate
 from gangflow.specs.group import CoStartGroup
 from gangflow.xce.admission import ClusterDefaults, admit
+from gangflow.xce.core.inputs import Request
 from gangflow.xce.core.plan import GroupPlan
 from gangflow.xce.core.state import PendCode, Reason, State
 from gangflow.xce.placement.never import never_fits
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from gangflow.specs.cluster import ClusterSpec
 
 
-def admitted(document: dict[str, Any], state: State, cluster: ClusterSpec | None) -> GroupPlan:
+def admitted(document: dict[str, Any], state: State, cluster: ClusterSpec | None, asked: Request) -> GroupPlan:
     """The plan of a valid document.
 
     SpecError names every path that is wrong, NotYetError what is not enforced; a Refusal says what no host could ever hold.
@@ -27,8 +28,11 @@ def admitted(document: dict[str, Any], state: State, cluster: ClusterSpec | None
     spec = validate(CoStartGroup, document)
     # Members' owners are not enforced yet: whoever runs the controller owns every group.
     plan = replace(admit(spec, cluster or ClusterDefaults(state.levels)), owner=getpass.getuser())
-    # Before the first host registers nothing fits, and that says nothing: the group waits.
-    reason = never_fits(state.hosts, state.levels, plan) if state.hosts else None
+    # Before the first host registers nothing fits, and that says nothing: the group waits. And what was answered under this key
+    # before gets that answer again, whatever hosts have gone since.
+    if not state.hosts or asked.key in state.answers:
+        return plan
+    reason = never_fits(state.hosts, state.levels, plan)
     if reason is not None:
         raise _never(plan, reason)
     return plan

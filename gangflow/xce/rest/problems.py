@@ -41,7 +41,7 @@ TITLES = {
     "invalid_request": "The request is malformed",
     "invalid_spec": "The spec is wrong; nothing was created",
     "journal_full": "The journal's disk is full; nothing was done",
-    "key_reused": "This idempotency key belongs to another request",
+    "idempotency_mismatch": "This idempotency key belongs to another request",
     "misconfigured": "The cluster does not know that; nothing was created",
     "never_fits": "No host could ever hold it; nothing was created",
     "busy": "Too much is waiting; try again",

@@ -16,7 +16,7 @@ TERM_HEADER = "XCE-Term"
 """A coordinator's term, with every call of it."""
 KEY_HEADER = "Idempotency-Key"
 HEARTBEAT_BYTES = 4_096
-VALUE_BYTES = 262_144
+VALUE_BYTES = 65_536
 """Of one key-value: small facts, not data."""
 
 

@@ -24,7 +24,7 @@ router = APIRouter(tags=["groups"])
 async def submit(spec: Annotated[dict[str, Any], Body()], _: Admin, asked: Asking, service: Serving) -> Response:
     """Submit a group: the spec as JSON, with the words of the YAML. 422 names every path that is wrong; then nothing exists."""
     # Placement's arithmetic over every host takes its time on a large cluster; the state that it reads never changes.
-    plan = await asyncio.to_thread(admitted, spec, service.state, service.cluster)
+    plan = await asyncio.to_thread(admitted, spec, service.state, service.cluster, asked)
     reply = await service.command(SubmitGroup(plan, asked))
     return shown(Submitted(seq=service.controller.seq, id=str(dict(reply.fields)["id"])), 201)
 

@@ -84,7 +84,7 @@ async def test_two_callers_keys_never_meet(admin: AsyncClient, as_task: AsTask, 
         (Reply(409, "superseded", "newest is 4"), Superseded),
         (Reply(409, "fenced", "term 5 is newer"), Fenced),
         (Reply(409, "conflict", "at version 7"), Conflict),
-        (Reply(422, "key_reused", "another body"), XceError),
+        (Reply(422, "idempotency_mismatch", "another body"), XceError),
     ],
 )
 async def test_a_refusal_of_the_machine_reaches_the_caller(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -11,6 +12,7 @@ from gangflow.errors import NotYetError, SpecError, Unauthorized
 from gangflow.specs.group import CoStartGroup
 from gangflow.specs.member import Job
 from gangflow.xce.core.inputs import SubmitGroup
+from gangflow.xce.core.state import Answer
 from gangflow.xce.rest.aclient import AsyncClient
 from tests.unit.xce.rest.fake import FakeController
 
@@ -83,3 +85,11 @@ async def test_a_bad_token_is_refused_before_the_spec_is_read(app: Any, controll
         with pytest.raises(Unauthorized):
             await stranger.submit({"nonsense": 1})
     assert not controller.commands
+
+
+async def test_a_repeated_submission_is_not_judged_by_todays_hosts(http: httpx.AsyncClient, controller: FakeController) -> None:
+    """Scenario 77: what was accepted under a key stays accepted, also when its hosts have gone meanwhile."""
+    big, key = document(resources={"gpus": 8}), {"Idempotency-Key": "k"}
+    assert (await http.post("/v1/groups", json=big, headers=key)).status_code == 422
+    controller.state = replace(controller.state, answers={"admin:k": Answer("digest", 1, 201, "")})
+    assert (await http.post("/v1/groups", json=big, headers=key)).status_code == 201

@@ -1,0 +1,88 @@
+"""Tables as LSF prints them: `-o` chooses columns, `-json` prints records. Pure: views in, text out."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from gangflow.errors import Problem, SpecError
+
+T = TypeVar("T")
+NONE = "-"
+"""What LSF prints where there is nothing."""
+
+Fields = Mapping[str, tuple[str, Callable[[T], str]]]
+"""Name for `-o` → (header, text of a row)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Generic[T]):
+    """What one command can print."""
+
+    command: str
+    counted: str
+    """What `-json` calls the number of records."""
+    fields: Fields[T]
+    default: tuple[str, ...]
+
+    def choose(self, wanted: str) -> Layout:
+        """The layout that `-o` asks for: names (any case), each with an optional `:width`, and `delimiter='c'`.
+
+        Raises:
+            SpecError: an unknown name, with the nearest known one.
+        """
+        if not wanted.strip():
+            return Layout(self.default)
+        names, widths, delimiter = [], {}, None
+        for word in shlex.split(wanted.replace(",", " ") if "delimiter" not in wanted else wanted):
+            if word.startswith("delimiter="):
+                delimiter = word.partition("=")[2]
+                continue
+            name, _, width = word.lower().partition(":")
+            if name not in self.fields or (width and not width.isdigit()):
+                nearest = difflib.get_close_matches(name, list(self.fields), 1)
+                expected = "a width" if name in self.fields else "one of " + ", ".join(self.fields)
+                raise SpecError([Problem("-o", repr(word), expected, "" if name in self.fields else next(iter(nearest), ""))])
+            names.append(name)
+            if width:
+                widths[name] = int(width)
+        return Layout(tuple(names) or self.default, widths, delimiter)
+
+    def rows(self, views: Sequence[T], layout: Layout) -> list[list[str]]:
+        """The texts of the chosen columns, without the header."""
+        return [[self.fields[name][1](view) or NONE for name in layout.names] for view in views]
+
+    def text(self, views: Sequence[T], layout: Layout, *, header: bool = True) -> str:
+        """Columns under their headers; with a delimiter, just joined."""
+        rows = self.rows(views, layout)
+        if header:
+            rows.insert(0, [self.fields[name][0] for name in layout.names])
+        if layout.delimiter is not None:
+            return "\n".join(layout.delimiter.join(row) for row in rows)
+        rows = [
+            [cell[: layout.widths.get(name, len(cell))] for name, cell in zip(layout.names, row, strict=True)] for row in rows
+        ]
+        widths = [
+            layout.widths.get(name) or max((len(row[column]) for row in rows), default=0)
+            for column, name in enumerate(layout.names)
+        ]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+    def document(self, views: Sequence[T], layout: Layout) -> str:
+        """As `bjobs -json` prints it: the command, how many records, and the records under their headers."""
+        headers = [self.fields[name][0] for name in layout.names]
+        records = [dict(zip(headers, row, strict=True)) for row in self.rows(views, layout)]
+        return json.dumps({"COMMAND": self.command, self.counted: len(records), "RECORDS": records}, indent=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which columns, how wide."""
+
+    names: tuple[str, ...]
+    widths: Mapping[str, int] = field(default_factory=dict)
+    delimiter: str | None = None
