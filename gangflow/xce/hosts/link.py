@@ -168,7 +168,8 @@ class AgentLink:
     async def deliver(self, effects: Sequence[TaskEffect]) -> None:
         """Hand effects over. Raises OSError when the agent cannot be reached now."""
         if effects:
-            await self._ask("deliver", effects=[msgspec.Raw(codec.encode(effect)) for effect in effects])
+            encoded = [msgspec.Raw(codec.encode(effect)) for effect in effects]
+            await self._ask("deliver", seq=self._calls.position().seq, effects=encoded)
 
     async def renew(self) -> str:
         """Renew the agent's lease; its present boot."""

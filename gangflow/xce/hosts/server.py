@@ -103,17 +103,23 @@ class Connection:
     async def _on_deliver(self, number: int, message: dict[str, Any]) -> None:
         effects = [codec.decode(msgspec.json.encode(each), codec.EFFECTS) for each in message["effects"]]
         self._answer("done", number)
+        # What an order was given at has been seen: a journal that ends before it is an older copy.
+        self._aside(self._note_seq(message))
         await self._agent.carry_out(effects)
 
     async def _on_ack(self, number: int, message: dict[str, Any]) -> None:
         self._agent.outbox.acknowledge(int(message["upto"]))
 
     async def _on_renew(self, number: int, message: dict[str, Any]) -> None:
-        if self._server.controller is self and (seq := int(message.get("seq", 0))) > self._agent.standing.value.seq:
-            standing = self._agent.standing
-            await self._agent.on_disk(lambda: standing.advance(standing.value.cluster_id, standing.value.term, seq))
+        await self._note_seq(message)
         self._server.renewed()
         self._answer("renewed", number, boot=self._agent.boot)
+
+    async def _note_seq(self, message: dict[str, Any]) -> None:
+        """Remember how far the controller's journal has come, if it is the controller who says so."""
+        standing = self._agent.standing
+        if self._server.controller is self and (seq := int(message.get("seq", 0))) > standing.value.seq:
+            await self._agent.on_disk(lambda: standing.advance(standing.value.cluster_id, standing.value.term, seq))
 
     async def _on_status(self, number: int, message: dict[str, Any]) -> None:
         self._answer("status", number, status=self._agent.status(self._server.guard.pid))
