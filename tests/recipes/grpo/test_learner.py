@@ -1,11 +1,14 @@
 """GRPO: what a step computes, that runs are reproducible and resumable, and that the policy learns."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gangflow.recipes.grpo import task
+from gangflow.recipes.grpo.alone import main, train
+from gangflow.recipes.grpo.config import Config
 from gangflow.recipes.grpo.learner import (
     Batch,
     EngineDrift,
@@ -143,8 +146,16 @@ def test_it_learns_something_within_forty_steps() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_it_learns_addition_of_problems_that_it_never_saw(seed: int) -> None:
-    learner, reference = _fresh(seed)
-    _, held_out = task.split()
-    assert accuracy(learner.policy, held_out) < 0.05
-    _steps(learner, reference, 250)
-    assert accuracy(learner.policy, held_out) >= 0.9
+    assert accuracy(Policy.fresh(seed), task.split()[1]) < 0.05
+    lines = list(train(Config(seed=seed)))
+    assert lines[-1]["step"] == 250
+    assert lines[-1]["accuracy"] >= 0.9
+
+
+def test_the_run_in_one_process_is_told_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["steps=3", "prompts=4", "samples=2", "evaluate_every=2"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["step"] for line in lines] == [2, 3]
+    assert len(lines[-1]["policy"]) == 64
+    assert main(["stepps=3"]) == 2
+    assert "did you mean 'steps'" in capsys.readouterr().err
