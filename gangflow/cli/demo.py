@@ -146,7 +146,7 @@ def _checks(watching: Watching, behind: GroupView, files: dict[str, Path], resul
         ),
         Check(
             "and started when the first had ended",
-            f"{behind.state}, running {_after(behind, view)}",
+            f"{behind.state}, running {_after(behind, story)}",
             behind.state == "SUCCEEDED",
         ),
     ]
@@ -159,12 +159,10 @@ def _start_words(story: Story) -> str:
     return ", ".join(f"{word} after {(at - story.begin_ms) / 1000:.2f} s" for word, at in moments.items())
 
 
-def _after(behind: GroupView, first: GroupView) -> str:
-    return (
-        f"{(behind.first_running_ms - first.ended_ms) / 1000:.1f} s after the first one's end"
-        if behind.first_running_ms
-        else "never"
-    )
+def _after(behind: GroupView, story: Story) -> str:
+    if not behind.first_running_ms:
+        return "never"
+    return f"{(behind.first_running_ms - story.stopping_ms) / 1000:.1f} s after the first one's trainer was done"
 
 
 def _drift_after(metrics: Path | None, incarnation: int) -> float | None:

@@ -46,6 +46,7 @@ class Story:
     placed_ms: int = 0
     released_ms: int = 0
     running_ms: int = 0
+    stopping_ms: int = 0
     ended_ms: int = 0
     last_stderr: str = ""
 
@@ -80,6 +81,8 @@ class Story:
     def _GroupChanged(self, data: dict[str, Any], at: int) -> str:
         if data["state"] == "RUNNING" and not self.running_ms:
             self.running_ms = at
+        if data["state"] == "STOPPING":
+            self.stopping_ms = at
         if data["state"] in {"SUCCEEDED", "FAILED", "CANCELLED"}:
             self.ended_ms = at
         because = ": ".join(part for part in (data.get("cause", ""), data.get("message", "")) if part)
@@ -129,8 +132,8 @@ class Story:
         self.weights = {serving.key: str(serving.weights) for serving in now.rollouts}
         if now.membership_version != self.membership:
             self.membership = now.membership_version
-            served = ", ".join(f"[{serving.index}]#{serving.incarnation}" for serving in now.rollouts) or "none"
-            lines.append(f"membership {now.membership_version}: eligible {served}")
+            members = ", ".join(f"[{index}]#{incarnation}" for index, incarnation in now.holding) or "none"
+            lines.append(f"membership {now.membership_version} of the rollouts: {members}")
         for serving in now.rollouts:
             for back in self.readmissions:
                 same_slot = back.slot.endswith(f"[{serving.index}]") and back.slot.startswith("rollout")

@@ -91,7 +91,7 @@ class Watching:
             self._seen_at = now
             progress = live.progress_line(self.beats)
             if progress:
-                console.print(f"           {progress}", markup=False, highlight=False)
+                console.print(f"           {progress}", markup=False, highlight=False, soft_wrap=True)
 
     # --- streams
 

@@ -35,6 +35,13 @@ NAMESPACE = "gangflow"
 _log = logging.getLogger(__name__)
 
 
+def log_to(file: Path) -> None:
+    """An actor's log in the cluster's home: Ray's own log folder is gone with Ray."""
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    form = "%(asctime)s %(name)s %(levelname)s %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form, handlers=[logging.FileHandler(file, delay=True)])
+
+
 class LoopThread:
     """An event loop of its own beside an actor's threads."""
 
@@ -65,6 +72,7 @@ class HostAgentActor:
 
     def __init__(self, folder: str, node: str, hosts: bytes, controller: str) -> None:
         self._folder = Path(folder)
+        log_to(self._folder / "link.log")
         self._node = node
         self._facts = tuple(msgspec.json.decode(hosts, type=list[HostFacts]))
         self._controller = controller

@@ -13,7 +13,7 @@ from typing import Any
 import ray
 
 from gangflow.errors import GangflowError, JournalRegressed
-from gangflow.ray.agents import FENCE_MS, LEASE_MS, LoopThread
+from gangflow.ray.agents import FENCE_MS, LEASE_MS, LoopThread, log_to
 from gangflow.ray.hosts import RayHosts
 from gangflow.ray.metrics import GroupMetrics
 from gangflow.ray.nodes import live_nodes
@@ -31,7 +31,7 @@ class ControllerActor:
     """Pinned to its journal's node. Ray starts it again after a crash: it recovers, takes a new term, and adopts what runs."""
 
     def __init__(self, home: str, name: str, has_cluster: bool) -> None:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+        log_to(Path(home) / "controller.log")
         self._home = ClusterHome(Path(home))
         self._name = name
         self._has_cluster = has_cluster

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from pathlib import Path
 
 import ray
 
 from gangflow.coordinators.run import coordinate
 from gangflow.errors import Fenced
-from gangflow.ray.agents import NAMESPACE, LoopThread
+from gangflow.ray.agents import NAMESPACE, LoopThread, log_to
 from gangflow.xce.rest.aclient import AsyncClient
 
 _log = logging.getLogger(__name__)
@@ -18,12 +18,12 @@ _log = logging.getLogger(__name__)
 class CoordinatorActor:
     """Drives one group, as the group's own spec says."""
 
-    def __init__(self, group: str, url: Callable[[], tuple[str, str]] | tuple[str, str], name: str) -> None:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    def __init__(self, group: str, url: str, token: str, name: str, log: str) -> None:
+        log_to(Path(log))
         logging.getLogger("httpx").setLevel(logging.WARNING)
         self._group = group
         self._name = name
-        self._address = url() if callable(url) else url
+        self._address = (url, token)
         self._thread = LoopThread("coordinator")
         self._thread.start(self._run())
 

@@ -65,7 +65,7 @@ class _StartFailed(Exception):
 
 def without_ray(environment: Mapping[str, str]) -> dict[str, str]:
     """An environment without anything of Ray's: what a member of a group starts from."""
-    ours = ("RAY_", MARK, "PYTHONPATH_BEFORE_RAY")
+    ours = ("RAY_", MARK, "GANGFLOW_DASHBOARD_HOME", "PYTHONPATH_BEFORE_RAY")
     clean = {key: value for key, value in environment.items() if not key.startswith(ours)}
     before = environment.get("PYTHONPATH_BEFORE_RAY")
     if before is not None:

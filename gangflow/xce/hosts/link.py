@@ -32,6 +32,8 @@ START_LIMIT_S = 30.0
 """For an agent to listen after its start; it may first have to take down what a former one left."""
 ANSWER_LIMIT_S = 10.0
 """For any answer of the agent."""
+REGISTER_LIMIT_S = 5.0
+"""For the owner to take the first reports."""
 RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Pauses between tries to connect; the last one repeats."""
 
@@ -108,6 +110,7 @@ class AgentLink:
         self._session: _Session | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._keeper: asyncio.Task[None] | None = None
+        self._registered = asyncio.Event()
         self._reports: asyncio.Queue[tuple[int, Report]] = asyncio.Queue()
 
     @property

@@ -54,7 +54,8 @@ class Topology:
         starts = [[0] if paths else []]
         for level in range(1, len(self.levels) + 1):
             starts.append([i for i in range(self.size) if i == 0 or paths[i][:level] != paths[i - 1][:level]])
-        if max((b - a for a, b in zip(starts[-1], [*starts[-1][1:], self.size], strict=True)), default=0) > CHUNK_ABOVE:
+        ends = [*starts[-1][1:], self.size] if paths else []
+        if max((end - begin for begin, end in zip(starts[-1], ends, strict=True)), default=0) > CHUNK_ABOVE:
             starts.append(_chunked(starts[-1], self.size))
         self.depth = len(starts)
         self.first: list[list[int]] = [[*start, self.size] for start in starts]
