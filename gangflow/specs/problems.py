@@ -49,7 +49,7 @@ def _faults(item: dict[str, Any], model: type[BaseModel]) -> list[Fault]:
     if kind == "union_tag_not_found":
         tags = [tag for tag in (getattr(choice, "tag", "") for choice in models_in(type_at(model, loc))) if tag]
         key = next(iter(value), "") if isinstance(value, Mapping) else value
-        return [Fault(loc, value, "exactly " + listed(tags), nearest(key, tags))]
+        return [Fault(loc, value, "exactly " + listed(tags), "" if key in tags else nearest(key, tags))]
     return [Fault(loc, value, _EXPECTED[kind].format(**context) if kind in _EXPECTED else item["msg"])]
 
 
