@@ -12,7 +12,6 @@ import time
 
 from gangflow.xce.hosts.children import spawn
 from gangflow.xce.hosts.keeper import TaskKeeper
-from gangflow.xce.hosts.settings import BEAT_S
 from gangflow.xce.hosts.watchdog import GOODBYE
 
 log = logging.getLogger("gangflow.agent")
@@ -35,7 +34,7 @@ class Guard:
         self._keeper = asyncio.ensure_future(self._keep())
 
     def beat(self) -> None:
-        """Once a second. A watchdog that does not answer is replaced."""
+        """At every beat. A watchdog that does not answer is replaced."""
         now = time.monotonic()
         if self._socket is None:
             return
@@ -48,7 +47,7 @@ class Guard:
             self._socket.send(b".")
         except OSError:
             pass
-        if now - self._heard > max(self._agent.options.fence_ms / 1000, 5 * BEAT_S) and self.pid:
+        if now - self._heard > max(self._agent.options.fence_ms / 1000, 5 * self._agent.options.beat_s) and self.pid:
             log.warning("watchdog %d does not answer: replacing it", self.pid)
             self._heard = now
             os.kill(self.pid, signal.SIGKILL)
@@ -90,6 +89,7 @@ class Guard:
             self._agent.life,
         ]
         argv += ["--pid", str(os.getpid()), "--fence-ms", str(options.fence_ms), "--group", str(self._agent.groups.path or "")]
+        argv += ["--beat-ms", str(round(options.beat_s * 1000))]
         argv += ["--boottime"] if options.lease_ms else []
         with theirs:
             self.pid = spawn(argv, environment=os.environ, stdin=theirs.fileno(), stdout=2, stderr=2, own_session=True)

@@ -71,14 +71,12 @@ class Run:
         self._known: set[PidStart] = set()
         self._ended = False
         self.pid = spawn(
-            (*kernel.death_wrapper(), *prepared.argv),
+            _wrapped(group, prepared.argv),
             environment=prepared.environment,
             cwd=prepared.cwd,
             stdout=prepared.stdout,
             stderr=prepared.stderr,
         )
-        if group is not None:
-            group.add(self.pid)
         self._exit = machine.children.keep(self.pid)
         stat = read_stat(self.pid)
         if stat is not None:
@@ -221,11 +219,9 @@ class Run:
     async def _run_probe(self, command: tuple[str, ...], seconds: float) -> str:
         """An exec probe: a short process of the task's own tree, so it ends with the task at the latest."""
         try:
-            pid = spawn((*kernel.death_wrapper(), *command), environment=self._environment, cwd=self._cwd)
+            pid = spawn(_wrapped(self._group, command), environment=self._environment, cwd=self._cwd)
         except OSError as error:
             return f"{' '.join(command)}: {error.strerror}"
-        if self._group is not None:
-            self._group.add(pid)
         done = self._machine.children.expect(pid)
         try:
             async with asyncio.timeout(seconds):
@@ -243,3 +239,7 @@ class Run:
 
 def _pause(attempt: int) -> float:
     return VERIFY_PERIODS_S[min(attempt, len(VERIFY_PERIODS_S) - 1)]
+
+
+def _wrapped(group: TaskGroup | None, argv: tuple[str, ...]) -> tuple[str, ...]:
+    return (*(() if group is None else group.entering()), *kernel.death_wrapper(), *argv)

@@ -16,7 +16,7 @@ from gangflow.xce.core.state import TaskKey
 from gangflow.xce.hosts import kernel, wire
 from gangflow.xce.hosts.guard import Guard
 from gangflow.xce.hosts.keeper import TaskKeeper
-from gangflow.xce.hosts.settings import BEAT_S, LINE_LIMIT, PROTOCOL, REPORT_BATCH
+from gangflow.xce.hosts.settings import LINE_LIMIT, PROTOCOL, REPORT_BATCH
 
 log = logging.getLogger("gangflow.agent")
 
@@ -271,7 +271,7 @@ class Server:
             elif options.idle_exit_ms and now - self._last_use > options.idle_exit_ms / 1000:
                 log.info("idle: ending")
                 self.finish()
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(options.beat_s)
 
 
 def _unlink(path: Path) -> None:

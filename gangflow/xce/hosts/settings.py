@@ -32,7 +32,7 @@ OOM_MEMORY = 10
 FILES = 65_536
 """Open files wanted: a running task costs the agent one, a prepared one two."""
 BEAT_S = 1.0
-"""Agent to watchdog, and link to agent."""
+"""Agent to watchdog, and link to agent, at most: a quarter of the fence if that is shorter."""
 SWEEP_PERIOD_S = 30.0
 KEEP_FOLDERS = 512
 KEEP_BYTES = 2 << 30
@@ -51,3 +51,8 @@ class AgentOptions:
     """Of one stream of one incarnation; the older half lies in `<stream>.1`."""
     idle_exit_ms: int = 600_000
     """Without tasks, controller and unacknowledged reports for this long, the agent ends by itself; 0: never."""
+
+    @property
+    def beat_s(self) -> float:
+        """How often the agent looks around: often enough that a busy machine does not look like a dead agent."""
+        return min(BEAT_S, self.fence_ms / 4000)

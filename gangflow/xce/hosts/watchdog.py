@@ -20,7 +20,6 @@ from gangflow.xce.hosts.proctree import PidStart, Scanner, belonging, kill
 
 GOODBYE = b"q"
 """The agent ends in good order: nothing is left to take down."""
-TICK_S = 1.0
 SWEEP_S = 60.0
 """A sweep gives up after this long: what is left then is stuck in the kernel."""
 
@@ -29,9 +28,10 @@ class Silence:
     """How long the agent has been silent.
 
     With a lease, time is the boot-time clock's: after the machine slept, others may have taken over. Without one, a pause of
-    the whole machine (a closed laptop) must not count, so no gap between two looks counts for more than two ticks."""
+    the whole machine (a closed laptop) must not count, so no gap between two looks counts for more than two beats."""
 
-    def __init__(self, now: float, *, boottime: bool) -> None:
+    def __init__(self, now: float, beat_s: float, *, boottime: bool) -> None:
+        self._beat_s = beat_s
         self._boottime = boottime
         self._looked = now
         self.seconds = 0.0
@@ -39,7 +39,7 @@ class Silence:
     def look(self, now: float, heard: bool) -> float:
         gap = now - self._looked
         self._looked = now
-        self.seconds = 0.0 if heard else self.seconds + (gap if self._boottime else min(gap, 2 * TICK_S))
+        self.seconds = 0.0 if heard else self.seconds + (gap if self._boottime else min(gap, 2 * self._beat_s))
         return self.seconds
 
 
@@ -68,16 +68,16 @@ def sweep(prefix: str, group: str) -> int:
     return kills
 
 
-def watch(agent: int, beats: socket.socket, fence_s: float, *, boottime: bool) -> str:
+def watch(agent: int, beats: socket.socket, fence_s: float, beat_s: float, *, boottime: bool) -> str:
     """Wait until the agent needs a successor's work done; why, or empty after a goodbye."""
     clock = time.CLOCK_BOOTTIME if boottime else time.CLOCK_MONOTONIC
     poller = select.poll()
     poller.register(agent, select.POLLIN)
     poller.register(beats, select.POLLIN)
-    silence = Silence(time.clock_gettime(clock), boottime=boottime)
+    silence = Silence(time.clock_gettime(clock), beat_s, boottime=boottime)
     beats.setblocking(False)
     while True:
-        ready = {fd for fd, _ in poller.poll(TICK_S * 1000)}
+        ready = {fd for fd, _ in poller.poll(beat_s * 1000)}
         heard = b""
         closed = False
         try:
@@ -108,6 +108,7 @@ def main() -> int:
     parser.add_argument("--life", required=True)
     parser.add_argument("--pid", type=int, required=True)
     parser.add_argument("--fence-ms", type=int, required=True)
+    parser.add_argument("--beat-ms", type=int, required=True)
     parser.add_argument("--boottime", action="store_true")
     parser.add_argument("--group", default="")
     options = parser.parse_args()
@@ -117,11 +118,9 @@ def main() -> int:
     beats = socket.socket(fileno=os.dup(0))
     try:
         pidfd = os.pidfd_open(options.pid)
-        why = (
-            watch(pidfd, beats, options.fence_ms / 1000, boottime=options.boottime)
-            if os.getppid() == options.pid
-            else "is gone"
-        )
+        why = "is gone"
+        if os.getppid() == options.pid:
+            why = watch(pidfd, beats, options.fence_ms / 1000, options.beat_ms / 1000, boottime=options.boottime)
     except ProcessLookupError:
         pidfd, why = -1, "is gone"
     if not why:

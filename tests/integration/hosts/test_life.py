@@ -8,14 +8,13 @@ import signal
 import socket
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from gangflow.xce.core.effects import Launch, Prepare, Start, Stop, Unprepare
 from gangflow.xce.core.inputs import HostUp, TaskExited, TaskPrepared, TaskRefused, TaskStarted, TaskUnprepared
 from gangflow.xce.core.plan import Cause
-from tests.integration.hosts.world import World, alive, until
+from tests.integration.hosts.world import World, alive, control_groups, until
 
 
 async def test_a_task_runs_to_its_end() -> None:
@@ -243,7 +242,7 @@ async def test_shutdown_leaves_nothing_and_removes_its_traces() -> None:
         assert not world.marked()
         await until(lambda: not alive(pid) and not alive(watchdog))
         assert not (world.directory / "agent.sock").exists()
-        assert not [each for each in Path("/sys/fs/cgroup").rglob(f"gangflow-{world.agent_id}.*")]
+        assert not control_groups(world.agent_id)
 
 
 async def test_an_idle_agent_ends_by_itself() -> None:

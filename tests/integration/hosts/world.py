@@ -38,6 +38,11 @@ def processes(prefix: str) -> list[proctree.Process]:
     return [each for each in found if each.state not in "ZX" and any(mark.startswith(prefix) for mark in each.marks)]
 
 
+def control_groups(agent: str) -> list[Path]:
+    """Control groups of an agent that are still there."""
+    return list(Path("/sys/fs/cgroup").rglob(f"gangflow-{agent}.*"))
+
+
 def alive(pid: int) -> bool:
     stat = proctree.read_stat(pid)
     return stat is not None and stat[0] not in "ZX"
