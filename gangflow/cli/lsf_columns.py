@@ -159,14 +159,12 @@ def slot_reason(slot: SlotView) -> str:
         return f"{slot.reason.code}: {slot.reason.text}"
     if slot.exit is None:
         return ""
-    how = (
-        f"exit code {slot.exit.code}"
-        if slot.exit.code is not None
-        else f"signal {slot.exit.signal}"
-        if slot.exit.signal
-        else ""
-    )
-    return ", ".join(part for part in (slot.exit.cause or "", how, slot.exit.message) if part)
+    how = slot.exit.message
+    if not how and slot.exit.code is not None:
+        how = f"exited with code {slot.exit.code}"
+    elif not how and slot.exit.signal:
+        how = f"killed by signal {slot.exit.signal}"
+    return ", ".join(part for part in (slot.exit.cause or "", how) if part)
 
 
 def members_of(groups: Sequence[GroupView]) -> list[tuple[GroupView, MemberView]]:

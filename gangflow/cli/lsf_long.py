@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from gangflow.cli.lsf_columns import SLOTS, hosts_text, slot_name, when
@@ -30,7 +31,7 @@ def group_lines(group: GroupView) -> Iterator[str]:
         yield f" Coordinator's term: {group.coordinator_term};"
     if group.reason is not None:
         yield f" PENDING REASON: {group.reason.code}: {group.reason.text};"
-    if group.goal:
+    if group.goal and not group.terminal:
         yield f" On its way to {group.goal};"
     if group.excluded:
         yield f" Excluded hosts: {' '.join(group.excluded)};"
@@ -93,13 +94,15 @@ def event_line(event: EventView) -> str:
     elif data.get("member"):
         words.append(slot_name(str(data["member"]), int(data.get("index", 0))))
         told |= {"member", "index"}
+    facts = data.get("facts")
+    if isinstance(facts, dict):
+        words.append(f"host={facts['name']} node={facts['node']}")
+        told.add("facts")
     for name, value in data.items():
         if name not in told and value not in ("", None, 0, False, [], {}, -1):
             words.append(f"{name}={_short(value)}")
-    millis = event.at_ms % 1_000
-    return (
-        f"{event.seq:>8}  {when(event.at_ms)}.{millis:03d}  {event.group or '-':<6} {event.type:<18} {' '.join(words)}".rstrip()
-    )
+    at = time.strftime("%b %d %H:%M:%S", time.localtime(event.at_ms / 1_000)) + f".{event.at_ms % 1_000:03d}"
+    return f"{event.seq:>8}  {at}  {event.group or '-':<6} {event.type:<18} {' '.join(words)}".rstrip()
 
 
 def _short(value: object) -> str:
