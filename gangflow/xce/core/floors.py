@@ -12,8 +12,8 @@ from gangflow.xce.core.state import Group, GroupState
 
 
 def floor_of(member: MemberPlan, rule: RulePlan) -> int:
-    """The fewest replicas under this rule; never below the member's own minimum unless the rule says so."""
-    return rule.floor if rule.floor >= 0 else member.min_replicas
+    """The fewest replicas under this rule: a rule may ask for more than the member's own minimum, never for less."""
+    return max(rule.floor, member.min_replicas)
 
 
 def watched(group: Group, member: MemberPlan) -> tuple[int, RulePlan] | None:

@@ -184,10 +184,14 @@ def _one_by_one(turn: Turn, group: Group, cases: list[Judged]) -> None:
 
 
 def restart_role(turn: Turn, group_id: str, member: str, until_ms: int) -> None:
-    """Restart all slots of a member that run; those that are on their way up already are."""
+    """Restart all slots of a member: those that run, and those that were given up. What is on its way up already is."""
     for key, slot in list(turn.draft.groups[group_id].slots.items()):
-        if key[0] == member and slot.state in (S.STARTING, S.RUNNING, S.READY):
+        if key[0] != member:
+            continue
+        if slot.state in (S.STARTING, S.RUNNING, S.READY):
             stop(turn, group_id, key, Next.BACKOFF, until_ms=until_ms)
+        elif slot.state is S.RETIRED:
+            stop(turn, group_id, key, Next.PLACE)
 
 
 def end_group(turn: Turn, group_id: str, goal: GroupState, cause: str, text: str, *, delay_ms: int = 0) -> None:

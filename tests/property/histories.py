@@ -1,0 +1,250 @@
+"""Random histories for the machine: commands, faults, and the checks that go with them. One seed is one history."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from gangflow.xce.core import inputs as inp
+from gangflow.xce.core.counts import ACTIVE
+from gangflow.xce.core.index import Index
+from gangflow.xce.core.invariants import check, check_step
+from gangflow.xce.core.plan import (
+    Action,
+    BackoffPlan,
+    BarrierPlan,
+    Cause,
+    ClaimPlan,
+    GroupPlan,
+    MemberPlan,
+    RulePlan,
+)
+from gangflow.xce.core.state import GroupState, HostFacts, SlotState, State
+from gangflow.xce.machine import Decision, Scheduler
+from tests.property.greedy import Greedy
+from tests.property.world import Faults, World
+from tests.unit.xce.core.plans import hosts, job, plan, replicas
+
+G = GroupState
+LONGEST_MS = 60_000
+"""The largest timeout of the plans below."""
+BARRIER = BarrierPlan(timeout_ms=20_000, start_timeout_ms=40_000, backoff=BackoffPlan(500, 2_000, 5_000))
+BACKOFF = BackoffPlan(200, 2_000, 4_000)
+
+
+def random_plan(random: Random, name: str) -> GroupPlan:
+    """A group of one to three members, sometimes with claims, odd rules, or too large to fit."""
+    members: list[MemberPlan] = []
+    if random.random() < 0.8:
+        members.append(job("actor", tasks=random.choice([1, 1, 2, 3]), cpu=random.choice([500, 1_000, 2_000]), grace_ms=2_000))
+    if random.random() < 0.8 or not members:
+        count = random.randint(1, 3)
+        least = random.randint(1, count)
+        probe = {} if random.random() < 0.7 else {"ready": None}
+        members.append(
+            replicas("rollout", count, least, cpu=random.choice([500, 1_000]), ready_timeout_ms=15_000, grace_ms=2_000, **probe)
+        )
+    if random.random() < 0.3:
+        members.append(job("ref", cpu=500, primary=False, grace_ms=1_000, ports=("http",)))
+    claims: list[ClaimPlan] = []
+    if random.random() < 0.4:
+        provider = random.choice(["directory", "directory", "local"])
+        claims.append(ClaimPlan("ckpt", provider, timeout_ms=3_000, retain=random.random() < 0.5))
+    if random.random() < 0.2:
+        claims.append(ClaimPlan("scratch", random.choice(["directory", "local"]), scope=members[0].name, timeout_ms=3_000))
+    rules = tuple(random_rule(random, members) for _ in range(random.choice([0, 0, 1, 2, 3])))
+    made = plan(
+        *members,
+        name=name,
+        rules=rules,
+        claims=tuple(claims),
+        barrier=replace(BARRIER, max_attempts=random.choice([1, 3, 5])),
+        priority=random.choice([50, 50, 80]),
+        recovery_timeout_ms=30_000,
+        termination_delay_ms=random.choice([0, 0, 3_000]),
+    )
+    return replace(made, rules=tuple(replace(rule, backoff=BACKOFF) for rule in made.rules))
+
+
+def random_rule(random: Random, members: list[MemberPlan]) -> RulePlan:
+    """Any action for any cause, with a small budget."""
+    return RulePlan(
+        action=random.choice(list(Action)),
+        member=random.choice(["", *(member.name for member in members)]),
+        causes=tuple(random.sample(list(Cause), random.choice([0, 1, 3]))),
+        exit_codes=random.choice([(), (3,)]),
+        max_restarts=random.choice([-1, 0, 1, 3]) if random.random() < 0.5 else 2,
+        window_ms=60_000,
+        max_elapsed_ms=random.choice([0, 0, 40_000]),
+        backoff=BACKOFF,
+        floor=random.choice([-1, -1, 0, 1]),
+        floor_grace_ms=random.choice([0, 0, 8_000]),
+        count_machine_losses=random.random() < 0.3,
+        then=random.choice(list(Action)),
+    )
+
+
+def random_faults(random: Random) -> Faults:
+    """From none to many."""
+    level = random.choice([0, 1, 3])
+    return Faults(
+        lose=level * random.choice([0, 20, 60]),
+        double=level * random.choice([0, 20, 60]),
+        refuse=level * random.choice([0, 20]),
+        exit_fail=level * random.choice([0, 10, 40]),
+        unready=level * random.choice([0, 20]),
+        claim_fail=level * random.choice([0, 50]),
+        never_ready=level * random.choice([0, 20]),
+        late=level * random.choice([0, 20, 60]),
+        stale=level * random.choice([0, 20, 60]),
+    )
+
+
+class History:
+    """One seed's history: `play` it, then `calm` it and see that everything comes to an end."""
+
+    def __init__(self, seed: int, scheduler: type[Scheduler] = Greedy) -> None:
+        self.random = Random(seed)
+        self.facts: tuple[HostFacts, ...] = hosts(self.random.randint(2, 4), node=self.random.choice(["", "", "one"]))
+        self.world = World(self.random, self.facts, scheduler, random_faults(self.random))
+        self.world.duration_ms = self.random.choice([4, 400, 5_000, 20_000, 60_000])
+        self.world.after_step.append(self.check)
+        self.world.after_step.append(self.follow)
+        self.index = Index(self.world.state)
+        self.submitted = 0
+        self.steps = 0
+
+    def check(self, world: World, before: State, decision: Decision) -> None:
+        """Every invariant, after every step."""
+        self.steps += 1
+        faults = [*check_step(before, decision.events, decision.state), *check(decision.state)]
+        told = "\n  ".join(repr(event)[:300] for event in decision.events)
+        assert not faults, f"at {decision.now_ms}: {faults}\nafter\n  {told}"
+
+    def follow(self, world: World, before: State, decision: Decision) -> None:
+        """An index that follows the steps equals one that is made anew."""
+        self.index.refresh(decision.state, decision.touched)
+        fresh = Index(decision.state)
+        for name in ("deadlines", "waiting", "hosts", "on_host"):
+            assert getattr(self.index, name) == getattr(fresh, name), name
+        assert self.index.earliest() == fresh.earliest()
+
+    def play(self, moves: int = 40) -> None:
+        """Commands and faults at random moments."""
+        self.world.start()
+        for _ in range(moves):
+            self.world.run(self.world.now_ms + self.random.choice([1, 20, 200, 1_000, 4_000, 15_000]))
+            self.move()
+
+    def move(self) -> None:
+        """One random command or fault."""
+        moves = [self.submit, self.submit, self.end, self.report, self.restart, self.value, self.coordinate]
+        moves += [self.kill_agent, self.kill_node, self.cut_off, self.revive, self.revive, self.crash, self.again]
+        self.random.choice(moves)()
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    def submit(self) -> None:
+        if sum(1 for group in self.world.state.groups.values() if not group.state.terminal) < 5:
+            self.submitted += 1
+            request = inp.Request(key=f"submit-{self.submitted}", digest="1")
+            self.world.feed(inp.SubmitGroup(random_plan(self.random, f"group-{self.submitted}"), request))
+
+    def again(self) -> None:
+        """The same command with the same key: nothing happens twice."""
+        if self.submitted:
+            groups = len(self.world.state.groups)
+            request = inp.Request(key=f"submit-{self.submitted}", digest="1")
+            decision = self.world.feed(inp.SubmitGroup(plan(job()), request))
+            assert decision.replies[0] is not None and len(self.world.state.groups) == groups
+
+    def some_group(self) -> str | None:
+        groups = [group.id for group in self.world.state.groups.values() if not group.state.terminal]
+        return self.random.choice(groups) if groups else None
+
+    def end(self) -> None:
+        group = self.some_group()
+        if group is not None:
+            self.world.feed(inp.EndGroup(group, self.random.choice([G.CANCELLED, G.FAILED]), "user"))
+
+    def some_slot(self) -> tuple[str, str, int, int] | None:
+        group = self.some_group()
+        if group is None:
+            return None
+        slot = self.random.choice(list(self.world.state.groups[group].slots.values()))
+        return group, slot.member, slot.index, slot.incarnation - self.random.choice([0, 0, 0, 1])
+
+    def report(self) -> None:
+        found = self.some_slot()
+        if found is not None:
+            cause = self.random.choice([Cause.UNHEALTHY, Cause.HUNG, Cause.STALE, Cause.DIVERGED])
+            self.world.feed(inp.ReportSlot(*found, cause))
+
+    def restart(self) -> None:
+        found = self.some_slot()
+        if found is not None:
+            self.world.feed(inp.RestartSlot(*found))
+
+    def value(self) -> None:
+        group = self.some_group()
+        if group is not None:
+            self.world.feed(inp.PutValue(group, "head", "1", self.random.choice([-1, 0, 1])))
+
+    def coordinate(self) -> None:
+        group = self.some_group()
+        if group is not None:
+            self.world.feed(inp.TakeCoordination(group))
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    def kill_agent(self) -> None:
+        agent = self.random.choice(list(self.world.agents.values()))
+        if agent.up and not agent.cut:
+            self.world.kill_agent(agent)
+
+    def kill_node(self) -> None:
+        self.world.kill_node(self.random.choice(list(self.world.agents.values())))
+
+    def cut_off(self) -> None:
+        self.world.cut_off(self.random.choice(list(self.world.agents.values())))
+
+    def revive(self) -> None:
+        for agent in self.world.agents.values():
+            if not agent.up or agent.cut:
+                self.world.revive(agent)
+                return
+
+    def crash(self) -> None:
+        self.world.restart_controller()
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def calm(self) -> None:
+        """After the last fault: everything comes back, and within 10 × the longest timeout all is as it should be."""
+        self.world.faults = Faults()
+        for agent in self.world.agents.values():
+            if not agent.up or agent.cut:
+                self.world.revive(agent)
+        self.world.run(self.world.now_ms + 10 * LONGEST_MS)
+        for group in self.world.state.groups.values():
+            story = f"{group.id} is {group.state.value}: {group.cause} {group.message} {group.reason}"
+            assert group.state.terminal or group.state in (G.RUNNING, G.PENDING, *ACTIVE), story
+            if group.state is G.PENDING:
+                assert group.reason is not None and group.reason.code != "BACKOFF", story
+            elif group.state in ACTIVE and group.state is not G.RUNNING:
+                # Broken and repaired as soon as there is room: the slot says so.
+                waits = [slot for slot in group.slots.values() if slot.state is SlotState.PENDING and slot.reason is not None]
+                assert group.state is G.DEGRADED and waits, story
+        for host in self.world.state.hosts.values():
+            assert not host.superseded
+        for claim in self.world.state.claims.values():
+            assert claim.state in ("READY", "GONE") or not self.world.state.groups[claim.group].state.terminal
+        held = {key for agent in self.world.agents.values() for key in agent.held}
+        wanted = {
+            (group.id, slot.epoch, slot.member, slot.index, slot.incarnation)
+            for group in self.world.state.groups.values()
+            for slot in group.slots.values()
+            if slot.tasks
+        }
+        for key in held:
+            assert (key.group, key.epoch, key.member, key.index, key.incarnation) in wanted, f"{key} was left behind"
