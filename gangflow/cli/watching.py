@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
 
 from rich.console import Console
 from rich.live import Live
@@ -29,7 +28,8 @@ PROGRESS_S = 5.0
 MAX_WAITING = 10_000
 """Records and heartbeats that wait to be drawn; a stream that is faster waits for us."""
 
-T = TypeVar("T")
+Line = tuple[int, str]
+"""(at_ms, text)."""
 
 
 class Watching:
@@ -70,22 +70,22 @@ class Watching:
         return self.view
 
     @contextmanager
-    def _display(self, console: Console) -> Iterator[Callable[[Sequence[str]], None]]:
+    def _display(self, console: Console) -> Iterator[Callable[[Sequence[Line]], None]]:
         if not console.is_terminal:
             yield lambda lines: self._print(console, lines)
             return
         with Live(console=console, refresh_per_second=1 / DRAW_S, transient=False) as shown:
 
-            def draw(_lines: Sequence[str]) -> None:
+            def draw(_lines: Sequence[Line]) -> None:
                 shown.update(live.screen(self.view, self.beats, self.story, "", int(time.time() * 1000), self.behind_view))
 
             draw(())
             yield draw
 
-    def _print(self, console: Console, lines: Sequence[str]) -> None:
-        since = (self.story.lines[-1][0] if self.story.lines else 0) - (self.story.begin_ms or 0)
-        for line in lines:
-            console.print(f"{since / 1000:7.1f} s  {line}", markup=False, highlight=False, soft_wrap=True)
+    def _print(self, console: Console, lines: Sequence[Line]) -> None:
+        for at, line in lines:
+            since = (at - (self.story.begin_ms or at)) / 1000
+            console.print(f"{since:7.1f} s  {line}", markup=False, highlight=False, soft_wrap=True)
         now = time.monotonic()
         if now - self._seen_at >= PROGRESS_S:
             self._seen_at = now
@@ -115,9 +115,9 @@ class Watching:
 
     # --- what arrives
 
-    def _take(self, draw: Callable[[Sequence[str]], None]) -> None:
+    def _take(self, draw: Callable[[Sequence[Line]], None]) -> None:
         deadline = time.monotonic() + DRAW_S
-        lines: list[str] = []
+        lines: list[Line] = []
         changed = False
         while (left := deadline - time.monotonic()) > 0:
             try:
@@ -130,7 +130,7 @@ class Watching:
                 self.beats[(item.member, item.index)] = item
                 self._inject()
             else:
-                added = self.story.feed(item)
+                added = [(item.at_ms, text) for text in self.story.feed(item)]
                 lines += added
                 changed = changed or bool(added) or item.type.startswith(("Slot", "Group"))
                 if item.type == "GroupChanged":
@@ -139,16 +139,16 @@ class Watching:
         self._look(changed)
         draw(lines)
 
-    def _drain(self, draw: Callable[[Sequence[str]], None]) -> None:
+    def _drain(self, draw: Callable[[Sequence[Line]], None]) -> None:
         """The last records may come after the view that says it is over."""
-        lines = []
+        lines: list[Line] = []
         while self.story.ended_ms == 0:
             try:
                 item = self._inbox.get(timeout=2)
             except queue.Empty:
                 break
             if isinstance(item, EventView):
-                lines += self.story.feed(item)
+                lines += [(item.at_ms, text) for text in self.story.feed(item)]
         self._look(True)
         draw(lines)
 

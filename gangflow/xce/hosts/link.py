@@ -110,7 +110,6 @@ class AgentLink:
         self._session: _Session | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self._registered = asyncio.Event()
         self._reports: asyncio.Queue[tuple[int, Report]] = asyncio.Queue()
 
     @property
@@ -125,7 +124,11 @@ class AgentLink:
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect, spawning the agent if nobody listens. Raises AgentFailed, or JournalRegressed when the agent refuses us."""
+        """Connect, spawning the agent if nobody listens, and wait till its hosts are registered (not longer than
+        REGISTER_LIMIT_S: an owner that cannot take reports now gets them later).
+
+        Raises AgentFailed, or JournalRegressed when the agent refuses us.
+        """
         deadline = asyncio.get_running_loop().time() + START_LIMIT_S
         for attempt in itertools.count():
             try:
@@ -138,6 +141,9 @@ class AgentLink:
                     raise AgentFailed(f"the agent of node {self.node} does not answer: {error}") from error
                 await asyncio.sleep(_pause(attempt))
         self._keeper = asyncio.ensure_future(self._keep(session))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REGISTER_LIMIT_S):
+                await session.registered.wait()
 
     async def stop(self) -> None:
         """Let go of the agent; it and its tasks run on."""
