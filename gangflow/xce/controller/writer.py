@@ -160,7 +160,9 @@ class Writer:
             while not self._over:
                 await self._sleep()
                 if not self._over:
-                    await self._turn(self._take())
+                    held = await self._turn(self._take())
+                    self._queue.extendleft(reversed(held))
+                    self._waiting += sum(len(ask.inputs) for ask in held)
         except Exception as error:
             _log.exception("the controller cannot go on")
             self.halt(error if isinstance(error, GangflowError) else GangflowError(f"internal fault: {error!r}"))
@@ -201,30 +203,27 @@ class Writer:
         self._space.set()
         return asks
 
-    async def _turn(self, asks: list[_Ask]) -> None:
-        """One batch: the inputs of `asks`, or a tick if there are none."""
+    async def _turn(self, asks: list[_Ask]) -> list[_Ask]:
+        """One batch: the inputs of `asks`, or a tick if there are none. Returns the asks that have to be tried again."""
         inputs: tuple[Input, ...] = tuple(each for ask in asks for each in ask.inputs) or (Tick(),)
         now_ms = max(self._clock.now_ms(), self.state.now_ms)
-        seq = self._journal.seq
         try:
             decision = self._machine.handle(inputs, now_ms)
-            batch = Batch(seq + 1, decision.state.term, now_ms, inputs, tuple(decision.events))
+            batch = Batch(self._journal.seq + 1, decision.state.term, now_ms, inputs, decision.events)
             if batch.events:
                 batch = await asyncio.get_running_loop().run_in_executor(self._disk, self._journal.append, batch)
         except (JournalFull, JournalLocked) as error:
             self._undo()
-            self._hold(asks, error)
-            return
+            return self._hold(asks, error)
         except JournalError as error:
             self._undo()
             for ask in asks:
                 ask.fail(error)
             self.halt(error)
-            return
+            return []
         except Exception as error:
             self._undo()
-            await self._isolate(asks, error)
-            return
+            return await self._isolate(asks, error)
         if _passes(self.trouble):
             self.trouble = None
         self.state = decision.state
@@ -235,43 +234,63 @@ class Writer:
             self._adopted(inputs, decision, batch)
         elif not asks:
             self._tick_after = asyncio.get_running_loop().time() + TICK_RETRY_S
+        return []
 
     def _undo(self) -> None:
         """The machine has gone on from what it decided; what was not made durable has never been."""
         self._machine = self._make_machine(self.state)
 
-    def _hold(self, asks: list[_Ask], error: GangflowError) -> None:
+    def _hold(self, asks: list[_Ask], error: GangflowError) -> list[_Ask]:
+        """No space now: commands are refused, reports are kept."""
         if self.trouble is None:
             _log.error("%s; commands are refused, reports wait", error)
-        self.trouble = error
+        if self.trouble is None or _passes(self.trouble):
+            self.trouble = error
         now = asyncio.get_running_loop().time()
         self._retry_after, self._tick_after = now + FULL_RETRY_S, now + TICK_RETRY_S
         for ask in asks:
             if ask.command:
                 ask.fail(error)
-        kept = [ask for ask in asks if not ask.command]
-        self._queue.extendleft(reversed(kept))
-        self._waiting += sum(len(ask.inputs) for ask in kept)
+        return [ask for ask in asks if not ask.command]
 
-    async def _isolate(self, asks: list[_Ask], error: Exception) -> None:
+    async def _isolate(self, asks: list[_Ask], error: Exception) -> list[_Ask]:
         """The machine (or the encoding) failed on a batch: one bad input must not take the others with it."""
-        if len(asks) > 1:
-            for ask in asks:
-                await self._turn([ask])
-        elif not asks:
+        if not asks:
             _log.error("a tick failed; it is tried again", exc_info=error)
             self._tick_after = asyncio.get_running_loop().time() + TICK_RETRY_S
-        elif asks[0].command:
-            asks[0].fail(error)
-        elif len(asks[0].inputs) > 1:
-            for each in asks[0].inputs:
-                await self._turn([_Ask((each,), False, asyncio.get_running_loop().create_future())])
-            asks[0].answer([None] * len(asks[0].inputs))
+            return []
+        if len(asks) == 1 and len(asks[0].inputs) == 1:
+            if asks[0].command:
+                asks[0].fail(error)
+            else:
+                # Acknowledged all the same: sent again and again, it would hold up all that its agent has to say after it.
+                self.rejected += 1
+                _log.error("a report could not be taken and is passed over: %r", asks[0].inputs[0], exc_info=error)
+                asks[0].answer([None])
+            return []
+        held: list[_Ask] = []
+        for single in [part for ask in asks for part in _parts(ask)]:
+            # Once one of them has to wait, those behind it do too: reports keep their order.
+            held += self._hold([single], self.trouble) if held and self.trouble else await self._turn([single])
+        return held
+
+
+def _parts(ask: _Ask) -> list[_Ask]:
+    """An ask for each input of it; the ask itself is answered when all of them are."""
+    if len(ask.inputs) == 1:
+        return [ask]
+    loop = asyncio.get_running_loop()
+    parts = [_Ask((each,), ask.command, loop.create_future()) for each in ask.inputs]
+
+    def collect(gathered: asyncio.Future[list[tuple[Reply | None, ...]]]) -> None:
+        failed = gathered.exception()
+        if failed is not None:
+            ask.fail(failed)
         else:
-            # Acknowledged all the same: sent again and again, it would hold up all that its agent has to say after it.
-            self.rejected += 1
-            _log.error("a report could not be taken and is passed over: %r", asks[0].inputs[0], exc_info=error)
-            asks[0].answer([None])
+            ask.answer([reply for replies in gathered.result() for reply in replies])
+
+    asyncio.gather(*(part.done for part in parts)).add_done_callback(collect)
+    return parts
 
 
 def _passes(trouble: GangflowError | None) -> bool:

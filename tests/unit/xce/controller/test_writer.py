@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -63,14 +63,15 @@ class FaultyJournal(SqliteJournal):
 
     fault: JournalError | None = None
     gate: threading.Event | None = None
+    faults: Callable[[], JournalError | None] = staticmethod(lambda: None)
     attempts = 0
 
     def append(self, batch: Batch) -> Batch:
         self.attempts += 1
         if self.gate is not None:
             assert self.gate.wait(20)
-        if self.fault is not None:
-            raise self.fault
+        if fault := self.fault or self.faults():
+            raise fault
         return super().append(batch)
 
 
@@ -221,6 +222,26 @@ async def test_a_report_that_the_machine_cannot_take_is_passed_over_alone(
     assert list(bench.writer.state.answers) == ["c1", "c2"]
     assert bench.writer.rejected == 1
     assert "no way with poison" in caplog.text
+
+
+async def test_reports_taken_one_by_one_keep_their_order_over_a_full_disk(bench: Bench, quick_retries: None) -> None:
+    """A bad report makes its batch fall apart, and then the disk is full: nothing is acknowledged before it is durable."""
+    appended = 0
+
+    def fault() -> JournalError | None:
+        nonlocal appended
+        appended += 1
+        return JournalFull("disk full") if 2 <= appended <= 4 else None
+
+    bench.journal.faults = fault
+    names = ["c1", "c2", "poison", "c3"]
+    report = asyncio.create_task(bench.writer.report([ClaimReleased(name) for name in names]))
+    await until(lambda: appended == 2)
+    await asyncio.sleep(0)
+    assert not report.done()
+    await report
+    assert list(bench.writer.state.answers) == ["c1", "c2", "c3"]
+    assert bench.writer.rejected == 1
 
 
 async def test_a_text_that_cannot_be_stored_fails_alone(bench: Bench) -> None:
