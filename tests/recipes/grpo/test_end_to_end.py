@@ -110,6 +110,7 @@ def test_a_killed_member_changes_nothing(member: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(420)
 @pytest.mark.usefixtures("_own_root")
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("fault", [None, 60], ids=["whole", "killed"])
