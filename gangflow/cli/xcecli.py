@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -108,7 +109,7 @@ def hosts(
     from gangflow.errors import NotFound
 
     with _client(context) as client:
-        known = client.hosts().hosts
+        known = _every(lambda cursor: client.hosts(cursor=cursor), "hosts")
     missing = [name for name in names or () if name not in {host.name for host in known}]
     if missing:
         raise NotFound(f"no host {', '.join(missing)}")
@@ -133,7 +134,7 @@ def claims(
     from gangflow.cli.lsf_long import claim_lines
 
     with _client(context) as client:
-        found = client.claims(group).claims
+        found = _every(lambda cursor: client.claims(group, cursor=cursor), "claims")
     if long:
         print("\n".join(line for claim in found for line in claim_lines(claim)))
     else:
@@ -146,7 +147,7 @@ def queue(context: typer.Context, columns: Columns = "", as_json: Json = False, 
     from gangflow.cli.lsf_columns import QUEUE
 
     with _client(context) as client:
-        found = client.queue().groups
+        found = _every(lambda cursor: client.queue(cursor=cursor), "groups")
     _show(QUEUE, found, columns, as_json, noheader)
 
 
@@ -192,8 +193,10 @@ def events(
     with _client(context) as client:
         now = client.healthz()
         start = now.horizon if after is None else after
-        for event in client.events(start, group, None if follow else now.seq):
-            print(event.model_dump_json() if as_json else event_line(event), flush=True)
+        # Ctrl-C is how a followed stream is meant to end.
+        with contextlib.suppress(KeyboardInterrupt):
+            for event in client.events(start, group, None if follow else now.seq):
+                print(event.model_dump_json() if as_json else event_line(event), flush=True)
 
 
 def _later(name: str, what: str) -> None:
@@ -217,11 +220,16 @@ def _client(context: typer.Context) -> Client:
 def _groups(client: Client, names: Sequence[str] | None, every: bool) -> list[GroupView]:
     if names:
         return [client.group(name) for name in names]
-    found: list[GroupView] = []
+    return _every(lambda cursor: client.groups([] if every else ["live"], cursor=cursor), "groups")
+
+
+def _every(page_after: Callable[[str], Any], name: str) -> list[Any]:
+    """The entries of every page of a list."""
+    found: list[Any] = []
     cursor: str | None = ""
     while cursor is not None:
-        page = client.groups([] if every else ["live"], cursor=cursor)
-        found += page.groups
+        page = page_after(cursor)
+        found += getattr(page, name)
         cursor = page.next
     return found
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from gangflow.specs.cluster import ClusterSpec
 
 KEY_CHARACTERS = 200
-LIST_LIMIT = 1_000
-"""Entries of one page of a list."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,8 +84,8 @@ class AsyncClient:
         """Why a group waits; level 0 to 3 as `bjobs -p0` to `-p3`."""
         return await self._call(calls.why(group, level))
 
-    async def queue(self) -> QueueView:
-        return await self._call(calls.queue())
+    async def queue(self, limit: int | None = None, cursor: str = "") -> QueueView:
+        return await self._call(calls.queue(limit, cursor))
 
     # --- slots
 
@@ -137,8 +137,8 @@ class AsyncClient:
     async def kv_get(self, group: str, name: str) -> ValueView:
         return await self._call(calls.kv_get(group, name))
 
-    async def kv_list(self, group: str, prefix: str = "") -> ValueList:
-        return await self._call(calls.kv_list(group, prefix))
+    async def kv_list(self, group: str, prefix: str = "", limit: int | None = None, cursor: str = "") -> ValueList:
+        return await self._call(calls.kv_list(group, prefix, limit, cursor))
 
     async def kv_put(self, group: str, name: str, value: str, expect: int = -1) -> VersionView:
         """Compare-and-set: `expect` is the version that it replaces (0: must not exist; -1: any). Conflict if it lost."""
@@ -161,11 +161,11 @@ class AsyncClient:
 
     # --- the rest of the cluster
 
-    async def hosts(self) -> HostList:
-        return await self._call(calls.hosts())
+    async def hosts(self, limit: int | None = None, cursor: str = "") -> HostList:
+        return await self._call(calls.hosts(limit, cursor))
 
-    async def claims(self, group: str = "") -> ClaimList:
-        return await self._call(calls.claims(group))
+    async def claims(self, group: str = "", limit: int | None = None, cursor: str = "") -> ClaimList:
+        return await self._call(calls.claims(group, limit, cursor))
 
     async def healthz(self) -> HealthView:
         return await self._call(calls.healthz())

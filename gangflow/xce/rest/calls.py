@@ -106,9 +106,9 @@ def why(group: str, level: int = 1) -> Call[WhyView]:
     return Call("GET", f"{group_path(group)}/why", _reader(WhyView), query=_query(level=level))
 
 
-def queue() -> Call[QueueView]:
+def queue(limit: int | None = None, cursor: str = "") -> Call[QueueView]:
     """Groups that wait, in order."""
-    return Call("GET", f"{API}/queue", _reader(QueueView))
+    return Call("GET", f"{API}/queue", _reader(QueueView), query=_query(limit=limit, cursor=cursor))
 
 
 # --- slots ----------------------------------------------------------------------------------------------------------
@@ -161,9 +161,9 @@ def kv_get(group: str, name: str) -> Call[ValueView]:
     return Call("GET", f"{group_path(group)}/kv/{quote(name)}", _reader(ValueView))
 
 
-def kv_list(group: str, prefix: str = "") -> Call[ValueList]:
+def kv_list(group: str, prefix: str = "", limit: int | None = None, cursor: str = "") -> Call[ValueList]:
     """Key-values by prefix."""
-    return Call("GET", f"{group_path(group)}/kv", _reader(ValueList), query=_query(prefix=prefix))
+    return Call("GET", f"{group_path(group)}/kv", _reader(ValueList), query=_query(prefix=prefix, limit=limit, cursor=cursor))
 
 
 def kv_put(group: str, name: str, value: str, expect: int = -1, key: str = "") -> Call[VersionView]:
@@ -191,14 +191,14 @@ def spans(group: str, measured: Sequence[Mapping[str, Any]]) -> Call[Done]:
 # --- the rest of the cluster ----------------------------------------------------------------------------------------
 
 
-def hosts() -> Call[HostList]:
-    """All hosts."""
-    return Call("GET", f"{API}/hosts", _reader(HostList))
+def hosts(limit: int | None = None, cursor: str = "") -> Call[HostList]:
+    """A page of hosts."""
+    return Call("GET", f"{API}/hosts", _reader(HostList), query=_query(limit=limit, cursor=cursor))
 
 
-def claims(group: str = "") -> Call[ClaimList]:
+def claims(group: str = "", limit: int | None = None, cursor: str = "") -> Call[ClaimList]:
     """Claims, of one group or of all."""
-    return Call("GET", f"{API}/claims", _reader(ClaimList), query=_query(group=group))
+    return Call("GET", f"{API}/claims", _reader(ClaimList), query=_query(group=group, limit=limit, cursor=cursor))
 
 
 def healthz() -> Call[HealthView]:

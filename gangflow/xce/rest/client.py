@@ -89,8 +89,8 @@ class Client:
         """Why a group waits; level 0 to 3 as `bjobs -p0` to `-p3`."""
         return self._call(calls.why(group, level))
 
-    def queue(self) -> QueueView:
-        return self._call(calls.queue())
+    def queue(self, limit: int | None = None, cursor: str = "") -> QueueView:
+        return self._call(calls.queue(limit, cursor))
 
     # --- slots
 
@@ -142,8 +142,8 @@ class Client:
     def kv_get(self, group: str, name: str) -> ValueView:
         return self._call(calls.kv_get(group, name))
 
-    def kv_list(self, group: str, prefix: str = "") -> ValueList:
-        return self._call(calls.kv_list(group, prefix))
+    def kv_list(self, group: str, prefix: str = "", limit: int | None = None, cursor: str = "") -> ValueList:
+        return self._call(calls.kv_list(group, prefix, limit, cursor))
 
     def kv_put(self, group: str, name: str, value: str, expect: int = -1) -> VersionView:
         """Compare-and-set: `expect` is the version that it replaces (0: must not exist; -1: any). Conflict if it lost."""
@@ -166,11 +166,11 @@ class Client:
 
     # --- the rest of the cluster
 
-    def hosts(self) -> HostList:
-        return self._call(calls.hosts())
+    def hosts(self, limit: int | None = None, cursor: str = "") -> HostList:
+        return self._call(calls.hosts(limit, cursor))
 
-    def claims(self, group: str = "") -> ClaimList:
-        return self._call(calls.claims(group))
+    def claims(self, group: str = "", limit: int | None = None, cursor: str = "") -> ClaimList:
+        return self._call(calls.claims(group, limit, cursor))
 
     def healthz(self) -> HealthView:
         return self._call(calls.healthz())

@@ -86,10 +86,11 @@ class ValueView(View):
 
 
 class ValueList(View):
-    """A group's key-values, in the order of their keys."""
+    """A page of a group's key-values, in the order of their keys."""
 
     seq: int
     values: tuple[ValueView, ...]
+    next: str | None = None
 
 
 class BeatView(View):

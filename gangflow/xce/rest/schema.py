@@ -262,6 +262,7 @@ class QueueView(View):
 
     seq: int
     groups: tuple[QueueItem, ...]
+    next: str | None = None
 
 
 class ClaimList(View):
@@ -269,6 +270,7 @@ class ClaimList(View):
 
     seq: int
     claims: tuple[ClaimView, ...]
+    next: str | None = None
 
 
 # --- hosts ----------------------------------------------------------------------------------------------------------
@@ -314,7 +316,8 @@ class HostView(View):
 
 
 class HostList(View):
-    """All hosts, in the order of the cluster description."""
+    """A page of hosts, in the order of the cluster description."""
 
     seq: int
     hosts: tuple[HostView, ...]
+    next: str | None = None

@@ -43,13 +43,13 @@ class FakeClient:
         found = [self.group(name) for name in ids[start : start + 2]]
         return GroupList(seq=9, groups=tuple(found), next=ids[start + 1] if start + 2 < len(ids) else None)
 
-    def hosts(self) -> HostList:
+    def hosts(self, cursor: str) -> HostList:
         return HostList(seq=9, hosts=host_views(STATE))
 
-    def claims(self, group: str) -> ClaimList:
+    def claims(self, group: str, cursor: str) -> ClaimList:
         return ClaimList(seq=9, claims=() if group else tuple(claim_view(claim) for claim in STATE.claims.values()))
 
-    def queue(self) -> QueueView:
+    def queue(self, cursor: str) -> QueueView:
         return QueueView(seq=9, groups=queue_items(STATE.groups.values()))
 
     def why(self, group: str, level: int) -> WhyView:

@@ -9,10 +9,11 @@ from fastapi import APIRouter, Body, Query, Response
 
 from gangflow.xce.core.inputs import EndGroup, SubmitGroup
 from gangflow.xce.core.state import Group, GroupState
-from gangflow.xce.rest.access import LIST_LIMIT, Admin, Asking, Caller, Serving, shown
+from gangflow.xce.rest.access import Admin, Asking, Caller, Serving, shown
 from gangflow.xce.rest.admitting import admitted
 from gangflow.xce.rest.explain import why_view
 from gangflow.xce.rest.messages import Done, FailBody, Submitted
+from gangflow.xce.rest.pages import LIST_LIMIT, Cursor, Limit, page
 from gangflow.xce.rest.problems import Refusal
 from gangflow.xce.rest.schema import GroupList, GroupView, QueueView, WhyView
 from gangflow.xce.rest.views import group_view, queue_items
@@ -35,22 +36,27 @@ async def groups(
     service: Serving,
     state: Annotated[str, Query(description="comma list of states; `live` is every state that is not terminal")] = "",
     name: str = "",
-    limit: Annotated[int, Query(ge=1, le=LIST_LIMIT)] = LIST_LIMIT,
-    cursor: str = "",
+    limit: Limit = LIST_LIMIT,
+    cursor: Cursor = "",
 ) -> Response:
     """Groups in submission order, without their documents; a task's token lists its own group."""
-    seq, shown_state = service.controller.seq, service.state
-    wanted = _wanted(state)
-    found = [
-        group
-        for group in sorted(shown_state.groups.values(), key=_age)
-        if caller.sees(group.id)
-        and (not wanted or group.state in wanted)
-        and (not name or group.plan.name == name)
-        and (not cursor or _age(group) > (len(cursor), cursor))
-    ]
-    page = tuple(group_view(shown_state, group, seq, document=False) for group in found[:limit])
-    return shown(GroupList(seq=seq, groups=page, next=page[-1].id if len(found) > limit else None))
+    seq, present, wanted = service.controller.seq, service.state, _wanted(state)
+
+    def listed() -> Response:
+        # By age and not by `page`: the cursor's own group may have been forgotten since.
+        found = [
+            group
+            for group in sorted(present.groups.values(), key=_age)
+            if caller.sees(group.id)
+            and (not wanted or group.state in wanted)
+            and (not name or group.plan.name == name)
+            and (not cursor or _age(group) > (len(cursor), cursor))
+        ]
+        views = tuple(group_view(present, group, seq, document=False) for group in found[:limit])
+        return shown(GroupList(seq=seq, groups=views, next=views[-1].id if len(found) > limit else None))
+
+    # A thousand groups take a tenth of a second, in which heartbeats and commands must not wait.
+    return await asyncio.to_thread(listed)
 
 
 @router.get("/groups/{group}", response_model=GroupView)
@@ -80,9 +86,11 @@ async def why(group: str, caller: Caller, service: Serving, level: Annotated[int
 
 
 @router.get("/queue", response_model=QueueView)
-async def queue(_: Admin, service: Serving) -> Response:
+async def queue(_: Admin, service: Serving, limit: Limit = LIST_LIMIT, cursor: Cursor = "") -> Response:
     """Groups that wait for a place, in the order in which they are tried."""
-    return shown(QueueView(seq=service.controller.seq, groups=queue_items(service.state.groups.values())))
+    seq, items = service.controller.seq, queue_items(service.state.groups.values())
+    found, following = page(items, lambda item: item.id, cursor, limit)
+    return shown(QueueView(seq=seq, groups=tuple(found), next=following))
 
 
 async def _end(command: EndGroup, service: Serving) -> Response:

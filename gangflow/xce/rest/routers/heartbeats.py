@@ -13,7 +13,7 @@ from gangflow.xce.core.state import TaskKey
 from gangflow.xce.rest.access import Admin, Asking, Caller, Service, Serving, client_of, find_slot, require_newest, shown
 from gangflow.xce.rest.messages import BeatList, BeatView, Done, TermView
 from gangflow.xce.rest.port import Beat
-from gangflow.xce.rest.problems import Refusal, forbidden
+from gangflow.xce.rest.problems import Refusal, forbidden, not_found
 from gangflow.xce.rest.schema import HEARTBEAT_BYTES
 from gangflow.xce.rest.streams import message
 
@@ -41,6 +41,8 @@ async def beat(
         require_newest(slot, task.incarnation, "the token is for incarnation")
     elif incarnation:
         require_newest(slot, incarnation, "it names incarnation")
+    if slot.incarnation == 0:
+        raise not_found(f"{member}[{index}] was never placed: nothing of it can have a heartbeat")
     key = task or TaskKey(found.id, slot.epoch, member, index, slot.incarnation, 0)
     await service.controller.beat(key, _body(await request.body()))
     return shown(Done(seq=service.controller.seq))

@@ -10,24 +10,35 @@ from gangflow.xce.core.inputs import PutValue
 from gangflow.xce.core.state import KeyValue
 from gangflow.xce.rest.access import Asking, Caller, Serving, shown
 from gangflow.xce.rest.messages import ValueBody, ValueList, ValueView, VersionView
+from gangflow.xce.rest.pages import Cursor, Limit
 from gangflow.xce.rest.problems import Refusal
 from gangflow.xce.rest.schema import VALUE_BYTES
 
 router = APIRouter(prefix="/groups/{group}/kv", tags=["group services"])
 
 NAME_CHARACTERS = 256
+VALUES_LIMIT = 100
+"""Of one page: a value may have 64 KiB."""
 
 
 @router.get("", response_model=ValueList)
-async def values(group: str, caller: Caller, service: Serving, prefix: str = "") -> Response:
+async def values(
+    group: str, caller: Caller, service: Serving, prefix: str = "", limit: Limit = VALUES_LIMIT, cursor: Cursor = ""
+) -> Response:
     """A group's key-values, in the order of their keys."""
     seq, found = service.controller.seq, service.group(group, caller)
-    views = tuple(
-        _view(seq, name, value)
-        for (owner, name), value in sorted(service.state.values.items(), key=lambda item: item[0])
-        if owner == found.id and name.startswith(prefix)
+    entries = sorted(
+        (
+            (name, value)
+            for (owner, name), value in service.state.values.items()
+            if owner == found.id and name.startswith(prefix)
+        ),
+        key=lambda entry: entry[0],
     )
-    return shown(ValueList(seq=seq, values=views))
+    # Not by `page`: keys have an order of their own, whatever was written or removed since.
+    following = [entry for entry in entries if entry[0] > cursor]
+    views = tuple(_view(seq, name, value) for name, value in following[:limit])
+    return shown(ValueList(seq=seq, values=views, next=views[-1].key if len(following) > limit else None))
 
 
 @router.get("/{name:path}", response_model=ValueView)

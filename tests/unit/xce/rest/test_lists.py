@@ -47,6 +47,20 @@ async def test_a_long_list_comes_in_pages(admin: AsyncClient) -> None:
         await admin.groups(limit=100_000)
 
 
+async def test_every_list_comes_in_pages(admin: AsyncClient) -> None:
+    for key in "abc":
+        await admin.kv_put("g1", key, "1")
+    queue, hosts, values = await admin.queue(limit=1), await admin.hosts(limit=1), await admin.kv_list("g1", limit=2)
+    assert ([item.id for item in queue.groups], queue.next) == (["g2"], "g2")
+    assert ([host.name for host in hosts.hosts], hosts.next) == (["h0"], "h0")
+    assert ([value.key for value in values.values], values.next) == (["a", "b"], "b")
+    assert [item.id for item in (await admin.queue(cursor="g2")).groups] == ["g3"]
+    assert [host.name for host in (await admin.hosts(cursor="h0")).hosts] == ["h1"]
+    assert [value.key for value in (await admin.kv_list("g1", cursor="b")).values] == ["c"]
+    with pytest.raises(XceError, match="list again"):
+        await admin.hosts(cursor="h7")
+
+
 async def test_a_name_means_the_live_group(admin: AsyncClient, controller: FakeController) -> None:
     assert (await admin.group("grpo")).id == "g1"
     controller.state = state_of(*(group for group in controller.state.groups.values() if group.id != "g1"))
