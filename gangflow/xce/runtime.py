@@ -19,7 +19,8 @@ import uvicorn
 from gangflow.errors import GangflowError, JournalRegressed, SetupError
 from gangflow.xce.cluster_home import Card, ClusterHome
 from gangflow.xce.controller import Controller, Options
-from gangflow.xce.core.inputs import EndGroup, Report
+from gangflow.xce.controller.liveness import STANDING
+from gangflow.xce.core.inputs import EndGroup, HostGone, HostUp, Report
 from gangflow.xce.core.state import ClaimState, GroupState, HostFacts
 from gangflow.xce.hosts.link import LinkCalls, Position
 from gangflow.xce.hosts.local import LocalHosts
@@ -79,7 +80,7 @@ class Runtime:
         self._following: asyncio.Task[None] | None = None
         self._recorder: Recorder | None = None
         calls = LinkCalls(
-            on_reports=self._report,
+            on_reports=self.report,
             position=lambda: Position(*self.controller.position),
             on_alive=self._alive,
             on_regressed=self._regressed,
@@ -96,7 +97,8 @@ class Runtime:
             journal.close()
             raise
         address, self.port = self._socket.getsockname()[:2]
-        self.url = f"http://{f'[{address}]' if ':' in address else address}:{self.port}"
+        reached = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(address, f"[{address}]" if ":" in address else address)
+        self.url = f"http://{reached}:{self.port}"
         self.controller = Controller(
             journal,
             self.hosts,
@@ -161,6 +163,20 @@ class Runtime:
             _log.warning("an agent could not be shut down: %s", error)
         await self.stop()
 
+    async def report(self, reports: Sequence[Report]) -> None:
+        """What an agent says, durable when this returns. It registers all its hosts in one call: hosts of its node that it
+        does not serve any more (another cluster description) are gone, and nothing of them runs."""
+        served: dict[str, set[str]] = {}
+        for each in reports:
+            if isinstance(each, HostUp):
+                served.setdefault(each.facts.node, set()).add(each.facts.name)
+        gone = [
+            HostGone(name)
+            for name, host in self.controller.state.hosts.items()
+            if host.facts.node in served and name not in served[host.facts.node] and host.state in STANDING
+        ]
+        await self.controller.report([*reports, *gone])
+
     async def failed(self) -> GangflowError:
         """Returns when it cannot go on, with the reason: the controller's, or that its service ended."""
         assert self._serving is not None, "it has not been started"
@@ -175,7 +191,10 @@ class Runtime:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        self._app = create_app(self.controller, admin_token=self.token, cluster=self._cluster)
+        from gangflow.telemetry.recorder import Recorder
+
+        self._recorder = Recorder(self.home.traces)
+        self._app = create_app(self.controller, admin_token=self.token, cluster=self._cluster, recorder=self._recorder)
         config = uvicorn.Config(
             self._app, log_level="warning", access_log=False, timeout_graceful_shutdown=SHUTDOWN_S, lifespan="off"
         )
@@ -187,17 +206,12 @@ class Runtime:
             await asyncio.sleep(0.005)
 
     def _record(self) -> None:
-        from gangflow.telemetry.recorder import Recorder
-
-        self._recorder = Recorder(self.home.traces)
+        assert self._recorder is not None, "the service has it"
         # From the beginning of what is kept: spans that a restart finds still open began there.
         events = self.controller.events(self.controller.horizon)
         self._following = asyncio.create_task(self._recorder.follow(events), name="traces")
 
     # The links are made before the controller that they speak to; nothing comes through them before `start`.
-
-    async def _report(self, reports: Sequence[Report]) -> None:
-        await self.controller.report(reports)
 
     def _regressed(self, node: str, error: JournalRegressed) -> None:
         self.controller.refuse_mutations(error)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import shutil
 import signal
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +61,8 @@ async def run(home: ClusterHome, cluster: ClusterSpec, bind: str, port: int, *, 
     await runtime.start()
     failing = asyncio.create_task(runtime.failed())
     try:
-        print(msgspec.json.encode(asdict(card)).decode() if (card := home.card()) else "", flush=True)  # noqa: T201
+        with contextlib.suppress(OSError):  # whoever started it may not listen any more
+            print(msgspec.json.encode(home.card()).decode(), flush=True)  # noqa: T201
         either: set[asyncio.Future[Any]] = {asked, failing}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if failing.done() and isinstance(failing.result(), JournalRegressed):

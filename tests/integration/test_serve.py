@@ -189,6 +189,33 @@ def test_what_ended_while_nobody_looked_is_known_afterwards(served: Served, tmp_
     until(lambda: client.group(group.id).state == "SUCCEEDED", "its exit is known")
 
 
+def test_a_killed_agent_costs_an_incarnation_and_leaves_nothing_behind(served: Served) -> None:
+    client = served.start()
+    group = running(client, spec())
+    (agent,) = served.agents()
+    agent.kill()
+    until(lambda: not any(psutil.pid_exists(pid) for pid in pids(group)), "its members are gone")
+    until(
+        lambda: (
+            {incarnation for incarnation, _ in incarnations(client.group(group.id)).values()} == {2}
+            and client.group(group.id).state == "RUNNING"
+        ),
+        "they run again under another agent",
+    )
+    exits = [slot.exit.cause for member in client.group(group.id).members for slot in member.slots if slot.exit]
+    assert exits == ["agent_lost", "agent_lost"]
+
+
+def test_a_host_that_left_the_description_is_gone(served: Served) -> None:
+    client = served.start()
+    assert [host.state for host in client.hosts().hosts] == ["UP", "UP"]
+    served.end(signal.SIGUSR1)
+    served.cluster.write_text(CLUSTER.replace("virtual_hosts: 2", "virtual_hosts: 1"))
+    client = served.start()
+    until(lambda: {h.name: h.state for h in client.hosts().hosts} == {"h": "UP", "h-0": "FENCED", "h-1": "FENCED"}, "gone")
+    assert incarnations(running(client, spec()))
+
+
 def test_a_second_controller_is_refused(served: Served) -> None:
     served.start()
     code, errors = served.fails()

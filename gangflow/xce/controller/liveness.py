@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from gangflow.xce.core.inputs import HostGone
 from gangflow.xce.core.state import Host, HostState
 
-_JUDGED = frozenset({HostState.UP, HostState.CLOSED, HostState.UNKNOWN})
-"""States from which silence leads to a verdict; LOST and FENCED have had theirs."""
+STANDING = frozenset({HostState.UP, HostState.CLOSED, HostState.UNKNOWN})
+"""States of a host that has had no verdict; LOST and FENCED have had theirs."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Leases:
                 silent[node] = now_ms >= max(self.heard_ms(node), self.unknown_until_ms) + self._lease_ms
             if not silent[node]:
                 self._condemned.pop(name, None)
-            elif host.state in _JUDGED and self._condemned.get(name) != host.boot:
+            elif host.state in STANDING and self._condemned.get(name) != host.boot:
                 self._condemned[name] = host.boot
                 found.append(HostGone(name, self._fenced_after_ms))
         return found

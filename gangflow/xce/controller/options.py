@@ -53,7 +53,7 @@ class Options:
     grace_ms: int = 15_000
     """After the controller's own start nobody's silence counts for this long: they may not have found it yet."""
     image_every: int = 1_000
-    """Batches between two state images."""
+    """Batches between two state images (or 50 times as many events, if that comes first: they are what recovery reads)."""
     images: int = 2
     """Images kept: the older ones are there for the day when the newest is damaged."""
     retention_ms: int = 7 * 86_400_000

@@ -63,7 +63,8 @@ class Controller:
         self._claims = ClaimWork(providers or {}, self._report_one, self._time_left_s)
         self._sweep = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._since_image = 0
+        self._batches = self._events = 0
+        """Since the last state image."""
         self._saving = False
         self._seq = journal.seq
 
@@ -247,9 +248,11 @@ class Controller:
         for node in dict.fromkeys(each.facts.node for each in inputs if isinstance(each, HostUp)):
             self._deliveries.hurry(node)
             self._sweep.set()
-        self._since_image += 1
-        if self._since_image >= self.options.image_every and not self._saving:
-            self._saving, self._since_image = True, 0
+        self._batches += 1
+        self._events += len(batch.events)
+        every = self.options.image_every
+        if (self._batches >= every or self._events >= every * 50) and not self._saving:
+            self._saving, self._batches, self._events = True, 0, 0
             self._spawn(self._save_image(Image(decision.state, batch.last_seq, bytes.fromhex(batch.digest))), "image")
 
     def _issue(self, effects: Sequence[TaskEffect | ClaimEffect]) -> None:
