@@ -38,12 +38,12 @@ async def test_the_synchronous_client_follows_a_group_to_its_end(runtime: Runtim
         with Client(runtime.url, runtime.token) as client:
             submitted = client.submit(spec("echo one; echo two"))
             view = client.group(submitted.id)
-            types = []
-            for event in client.events(view.seq, submitted.id):
-                types.append(event.type)
+            before = view.seq
+            for _ in client.events(view.seq, submitted.id):
                 view = client.group(submitted.id)
                 if view.terminal:
                     break
+            types = [event.type for event in client.events(before, submitted.id, view.seq)]
             text = "".join(piece.text for piece in client.follow_log(submitted.id, "a", 0))
             return view.state, types, text
 
