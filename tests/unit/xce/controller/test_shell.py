@@ -13,6 +13,7 @@ from gangflow.errors import JournalFull, JournalRegressed, NotFound, Superseded
 from gangflow.xce.controller import delivery, shell
 from gangflow.xce.core.due import effects_due
 from gangflow.xce.core.effects import Prepare, Provision, Release, Start, Stop, TaskEffect
+from gangflow.xce.core.events import HostChanged
 from gangflow.xce.core.inputs import PutValue, Request, TaskExited
 from gangflow.xce.core.plan import Cause
 from gangflow.xce.core.state import ClaimState, GroupState, HostState, TaskKey
@@ -203,23 +204,24 @@ async def test_a_silent_node_is_lost_then_fenced_and_its_slots_move(tmp_path: Pa
         def host_state() -> HostState:
             return here.state.hosts[silent].state
 
-        for _ in range(3):
-            here.clock.value += 1_500
-            assert here.controller.renew(others, here.hosts.boot)
-            here.controller.wake()
-            await asyncio.sleep(0.02)
-        await until(lambda: host_state() is HostState.LOST)
-        here.clock.value += 3_000
-        here.controller.renew(others, here.hosts.boot)
-        here.controller.wake()
-        await asyncio.sleep(0.02)
-        assert host_state() is HostState.LOST, "not before lease + fence + kill grace"
-        for _ in range(20):
-            here.clock.value += 1_000
+        def pass_ms(duration_ms: int) -> None:
+            """Time in which only the other node is heard of."""
+            here.clock.value += duration_ms
             here.controller.renew(others, here.hosts.boot)
             here.controller.wake()
-            await asyncio.sleep(0.005)
-        assert host_state() is HostState.FENCED
+
+        assert here.controller.renew(others, here.hosts.boot)
+        pass_ms(1_500)
+        pass_ms(1_500)
+        await until(lambda: host_state() is HostState.LOST)
+        lost_at = here.clock.value
+        await until(lambda: pass_ms(100) or host_state() is HostState.FENCED)
+        fenced = next(
+            stamped.at_ms - lost_at
+            for stamped in here.journal.events(0, 10_000)
+            if stamped.event == HostChanged(silent, HostState.FENCED)
+        )
+        assert fenced >= 6_000, "not before lease + fence + kill grace"
         assert not here.controller.renew(f"n{silent[1]}", here.hosts.boot), "it has to register again"
         assert here.state.hosts[{"h0": "h1", "h1": "h0"}[silent]].state is HostState.UP
 
