@@ -275,14 +275,20 @@ class Controller:
                 pass
             forced = self._sweep.is_set()
             self._sweep.clear()
-            if isinstance(self.trouble, JournalRegressed):
-                continue
             sweeps += 1
-            if forced or self._deliveries or self._claims or sweeps % FULL_SWEEP == 0:
-                self._reconcile()
-            verdicts = self._leases.verdicts(self.state.hosts, self._clock.now_ms())
-            if verdicts:
-                self._spawn(self.report(verdicts), "verdicts")
+            try:
+                self._look_after(forced or sweeps % FULL_SWEEP == 0)
+            except Exception:
+                _log.exception("a sweep failed; the next one tries again")
+
+    def _look_after(self, all_of_it: bool) -> None:
+        if isinstance(self.trouble, JournalRegressed):
+            return
+        if all_of_it or self._deliveries or self._claims:
+            self._reconcile()
+        verdicts = self._leases.verdicts(self.state.hosts, self._clock.now_ms())
+        if verdicts:
+            self._spawn(self.report(verdicts), "verdicts")
 
     async def _save_image(self, taken: Image) -> None:
         """An image is a convenience: when it cannot be written, recovery reads more of the journal."""

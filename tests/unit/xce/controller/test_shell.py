@@ -12,11 +12,11 @@ import pytest
 from gangflow.errors import JournalFull, JournalRegressed, NotFound, Superseded
 from gangflow.xce.controller import delivery, shell
 from gangflow.xce.core.due import effects_due
-from gangflow.xce.core.effects import Prepare, Provision, Release, Start, Stop, TaskEffect
+from gangflow.xce.core.effects import Effect, Prepare, Provision, Release, Start, Stop, TaskEffect
 from gangflow.xce.core.events import HostChanged
 from gangflow.xce.core.inputs import PutValue, Request, TaskExited
 from gangflow.xce.core.plan import Cause
-from gangflow.xce.core.state import ClaimState, GroupState, HostState, TaskKey
+from gangflow.xce.core.state import ClaimState, GroupState, HostState, State, TaskKey
 from gangflow.xce.journal.recovery import recover
 from tests.unit.xce.controller.fakes import until
 from tests.unit.xce.controller.worlds import PLAN, World, member, world
@@ -111,6 +111,23 @@ async def test_lost_and_refused_deliveries_cost_time_and_nothing_else(here: Worl
     here.hosts.unreachable = False
     await until(lambda: here.is_in(CANCELLED))
     assert here.hosts.running == set()
+
+
+async def test_a_sweep_that_fails_is_not_the_last_one(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    due, failures = shell.effects_due, 0
+
+    def broken(state: State) -> tuple[Effect, ...]:
+        nonlocal failures
+        failures += 1
+        if failures <= 2:
+            raise RuntimeError("a fault")
+        return due(state)
+
+    monkeypatch.setattr(shell, "effects_due", broken)
+    here.hosts.lose = 1
+    await here.submit()
+    await until(lambda: here.is_in(RUNNING))
+    assert failures > 2
 
 
 async def test_a_release_is_owed_over_a_crash_of_the_controller(here: World) -> None:
