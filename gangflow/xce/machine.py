@@ -16,11 +16,11 @@ from typing import Any, Protocol
 from gangflow.xce.core import answers, claims, commands, hosts, retention, tasks
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.asks import Ask, Grant, Refusal
-from gangflow.xce.core.deadlines import cluster_deadline, next_deadline
+from gangflow.xce.core.deadlines import next_deadline
 from gangflow.xce.core.due import effects_due, effects_due_on, newly_due
-from gangflow.xce.core.evolve import apply, apply_all
 from gangflow.xce.core.effects import Effect
 from gangflow.xce.core.events import Event, TermStarted
+from gangflow.xce.core.evolve import apply, apply_all
 from gangflow.xce.core.index import Index
 from gangflow.xce.core.inputs import Input, Reply
 from gangflow.xce.core.lifecycle import InvalidTransition
@@ -133,7 +133,7 @@ def _take(turn: Turn, one: Input) -> Reply | None:
 
 def _time(turn: Turn, index: Index) -> None:
     """What time alone brings: fences, deadlines of groups, things that were kept long enough."""
-    hosts.fence(turn)
+    hosts.fence(turn, index.lost)
     due = index.due(turn.now_ms)
     for group_id in due:
         turn.touch(group_id)
@@ -184,8 +184,7 @@ class Machine:
 
     def next_deadline(self) -> int | None:
         """When a Tick is next needed; equal to `deadlines.next_deadline(self.state)`, and faster."""
-        times = [time for time in (self._index.earliest(), cluster_deadline(self._state)) if time]
-        return min(times, default=None)
+        return self._index.next_deadline(self._state)
 
 
 def default_scheduler() -> Scheduler:

@@ -89,9 +89,9 @@ def _fit(
     for name, host in state.hosts.items():
         if same and name != same[0].host:
             continue
-        if _usable(host, ask) and len(pool[name]) >= ports:
-            if all(room[name].get(use.name, 0) >= use.amount for use in term.uses):
-                return name
+        fits = len(pool[name]) >= ports and all(room[name].get(use.name, 0) >= use.amount for use in term.uses)
+        if fits and _usable(host, ask):
+            return name
     return None
 
 

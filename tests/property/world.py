@@ -14,8 +14,8 @@ from random import Random
 
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.effects import Effect, Prepare, Provision, Release, Start, Stop, Unprepare
-from gangflow.xce.core.evolve import apply_all
 from gangflow.xce.core.events import Event
+from gangflow.xce.core.evolve import apply_all
 from gangflow.xce.core.inputs import Command, Input, Reply, Report
 from gangflow.xce.core.plan import Cause, MemberKind
 from gangflow.xce.core.state import HostFacts, State, TaskKey
@@ -202,16 +202,17 @@ class World:
         self.sent[_name(effect)] = self.now_ms
         if self.chance(self.faults.lose, "lost effect"):
             return
-        times = 2 if self.chance(self.faults.double, "doubled effect") else 1
-        for _ in range(times):
+        for _ in range(2 if self.chance(self.faults.double, "doubled effect") else 1):
             delay = self.random.randrange(1, 50)
             if self.chance(self.faults.late, "late effect"):
                 delay += self.random.randrange(500, 8_000)
-            if isinstance(effect, Provision | Release):
-                self.later(delay + self.random.randrange(1, 200), lambda: self._provide(effect))
-            else:
-                agent = self.agent_of(effect.host)
-                self.later(delay, lambda: self._deliver(agent, effect))
+            self.later(delay, lambda: self._arrive(effect))
+
+    def _arrive(self, effect: Effect) -> None:
+        if isinstance(effect, Provision | Release):
+            self.later(self.random.randrange(1, 200), lambda: self._provide(effect))
+        else:
+            self._deliver(self.agent_of(effect.host), effect)
 
     def agent_of(self, host: str) -> Agent:
         """The agent that serves a host."""

@@ -25,6 +25,8 @@ class AskKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SlotAsk:
+    """One slot that wants a place: the shapes of its tasks."""
+
     member: str
     index: int
     terms: tuple[TaskTerm, ...]
@@ -35,6 +37,8 @@ class SlotAsk:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
+    """What one group asks of a session."""
+
     group: str
     kind: AskKind
     priority: int
@@ -52,6 +56,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
+    """The places that a session gives to slots of one group."""
+
     group: str
     slots: tuple[tuple[str, int, tuple[Task, ...]], ...]
     """(member, index, tasks in order, phase PLACED)."""
@@ -59,6 +65,8 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
+    """Why slots of one group have to wait."""
+
     group: str
     reason: Reason
     slots: tuple[tuple[str, int], ...] = ()

@@ -60,6 +60,7 @@ def _provision(turn: Turn, claim: Claim) -> None:
 
 
 def ready(turn: Turn, report: inp.ClaimReady) -> None:
+    """A provider made a claim, if that attempt still counts."""
     claim = turn.draft.claims.get(report.claim)
     if claim is None or claim.state is not C.PROVISIONING or claim.attempt != report.attempt:
         return
@@ -67,6 +68,7 @@ def ready(turn: Turn, report: inp.ClaimReady) -> None:
 
 
 def failed(turn: Turn, report: inp.ClaimFailed) -> None:
+    """A provider could not make a claim, if that attempt still counts."""
     claim = turn.draft.claims.get(report.claim)
     if claim is None or claim.state is not C.PROVISIONING or claim.attempt != report.attempt:
         return
@@ -80,6 +82,7 @@ def _fail(turn: Turn, claim: Claim, message: str) -> None:
 
 
 def released(turn: Turn, report: inp.ClaimReleased) -> None:
+    """A provider confirmed that nothing of a claim is left."""
     claim = turn.draft.claims.get(report.claim)
     if claim is not None and claim.state is C.RELEASING:
         _move(turn, claim, C.GONE, path=claim.path, host="")

@@ -46,6 +46,7 @@ def addressed(turn: Turn, command: GROUP_COMMANDS) -> Group | Reply:
 
 
 def end(turn: Turn, command: inp.EndGroup) -> Reply:
+    """Take a group down; one that ended already stays as it is."""
     group = addressed(turn, command)
     if isinstance(group, Reply):
         return group

@@ -41,18 +41,17 @@ def group_deadline(state: State, group: Group) -> int:
     return min(times, default=0)
 
 
-def cluster_deadline(state: State) -> int:
-    """When time alone next changes what is no group's: a lost host, remembered answers. 0 means never."""
-    times = [host.until_ms for host in state.hosts.values() if host.state is HostState.LOST and host.until_ms]
+def answers_deadline(state: State) -> int:
+    """When the oldest remembered answer is forgotten; 0 means there is none."""
     for answer in state.answers.values():
-        # In order of time: the first is the oldest. A little late, so that many are forgotten by one event.
-        times.append(answer.at_ms + ANSWERS_KEPT_MS + FORGET_EVERY_MS)
-        break
-    return min(times, default=0)
+        # In order of time. A little late, so that many are forgotten by one event.
+        return answer.at_ms + ANSWERS_KEPT_MS + FORGET_EVERY_MS
+    return 0
 
 
 def next_deadline(state: State) -> int | None:
     """When a Tick is next needed, in ms since the epoch; None: time alone will not change this state."""
     times = [group_deadline(state, group) for group in state.groups.values()]
-    times.append(cluster_deadline(state))
+    times += [host.until_ms for host in state.hosts.values() if host.state is HostState.LOST]
+    times.append(answers_deadline(state))
     return min((time for time in times if time), default=None)

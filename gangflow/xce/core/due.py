@@ -32,6 +32,8 @@ REACHABLE = frozenset({HostState.UP, HostState.UNKNOWN, HostState.CLOSED})
 
 
 class Kind(IntEnum):
+    """Of effects, in the order in which they are named."""
+
     PREPARE = 0
     UNPREPARE = 1
     START = 2
@@ -206,6 +208,6 @@ def effects_due(state: State) -> tuple[Effect, ...]:
 
 def effects_due_on(state: State, node: str) -> tuple[Effect, ...]:
     """Every effect that is owed on the hosts of one node: what its agent is told when it registers."""
-    hosts = {name for name, host in state.hosts.items() if host.facts.node == node}
-    owed = owed_in(state, state.groups, sorted(hosts))
+    hosts = [name for name, host in state.hosts.items() if host.facts.node == node]
+    owed = owed_in(state, state.groups, hosts)
     return tuple(make(state, one) for one in owed if one.host in hosts)

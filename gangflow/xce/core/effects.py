@@ -28,6 +28,8 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
+    """Accept the task: executable found, folder and logs made, ports free. Answered by TaskPrepared or TaskRefused."""
+
     task: TaskKey
     host: str
     launch: Launch
@@ -35,12 +37,16 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Unprepare:
+    """Give up what was prepared. Answered by TaskUnprepared."""
+
     task: TaskKey
     host: str
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
+    """Start what was prepared. Answered by TaskStarted."""
+
     task: TaskKey
     host: str
     token: str
@@ -58,6 +64,8 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Provision:
+    """Make a claim. Answered by ClaimReady or ClaimFailed."""
+
     claim: str
     attempt: int
     group: str
@@ -72,6 +80,8 @@ class Provision:
 
 @dataclass(frozen=True, slots=True)
 class Release:
+    """Give a claim back. Answered by ClaimReleased, also when there is nothing of it."""
+
     claim: str
     group: str
     name: str

@@ -29,6 +29,8 @@ from gangflow.xce.core.state import (
 
 @dataclass(frozen=True, slots=True)
 class TermStarted:
+    """A controller started: everything from here on is of its term."""
+
     cluster_id: str
     term: int
     levels: tuple[str, ...] = ()
@@ -36,12 +38,16 @@ class TermStarted:
 
 @dataclass(frozen=True, slots=True)
 class HostRegistered:
+    """A host's agent registered; the host is UP."""
+
     facts: HostFacts
     boot: str
 
 
 @dataclass(frozen=True, slots=True)
 class HostChanged:
+    """Any other edge of a host: LOST, FENCED."""
+
     host: str
     state: HostState
     until_ms: int = 0
@@ -58,24 +64,32 @@ class TaskSuperseded:
 
 @dataclass(frozen=True, slots=True)
 class SupersededGone:
+    """An obligation is met: nothing of that incarnation is left on the host."""
+
     host: str
     task: TaskKey
 
 
 @dataclass(frozen=True, slots=True)
 class StraysSeen:
+    """What an agent holds that the journal has never heard of; shown, not stopped."""
+
     host: str
     strays: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CommandAnswered:
+    """A command was answered; its outcome is remembered under its idempotency key."""
+
     key: str
     answer: Answer
 
 
 @dataclass(frozen=True, slots=True)
 class AnswersForgotten:
+    """Answers that are older than they are kept."""
+
     keys: tuple[str, ...]
 
 
@@ -84,6 +98,8 @@ class AnswersForgotten:
 
 @dataclass(frozen=True, slots=True)
 class GroupSubmitted:
+    """A group exists; it is PENDING."""
+
     group: str
     plan: GroupPlan
 
@@ -141,6 +157,8 @@ class ReasonNoted:
 
 @dataclass(frozen=True, slots=True)
 class BudgetSpent:
+    """A rule's budget as it is after a restart was paid from it."""
+
     group: str
     use: BudgetUse
 
@@ -156,6 +174,8 @@ class FloorCrossed:
 
 @dataclass(frozen=True, slots=True)
 class HostExcluded:
+    """The group must not use this host any more."""
+
     group: str
     host: str
 
@@ -176,12 +196,16 @@ class FailureJudged:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorStarted:
+    """A coordinator took over the group; older terms are fenced."""
+
     group: str
     term: int
 
 
 @dataclass(frozen=True, slots=True)
 class ValueWritten:
+    """A durable value was set."""
+
     group: str
     name: str
     value: str

@@ -18,12 +18,14 @@ from gangflow.xce.core.state import ClaimState, Host, HostState, State
 
 
 def term_started(draft: Draft, event: ev.TermStarted) -> None:
+    """See the event."""
     draft.set(cluster_id=event.cluster_id, term=event.term)
     if event.levels:
         draft.set(levels=event.levels)
 
 
 def host_registered(draft: Draft, event: ev.HostRegistered) -> None:
+    """See the event."""
     hosts = draft.own("hosts")
     old = hosts.get(event.facts.name)
     if old is None:
@@ -35,6 +37,7 @@ def host_registered(draft: Draft, event: ev.HostRegistered) -> None:
 
 
 def host_changed(draft: Draft, event: ev.HostChanged) -> None:
+    """See the event."""
     hosts = draft.own("hosts")
     old = hosts[event.host]
     check_edge("host", event.host, old.state, event.state)
@@ -42,6 +45,7 @@ def host_changed(draft: Draft, event: ev.HostChanged) -> None:
 
 
 def task_superseded(draft: Draft, event: ev.TaskSuperseded) -> None:
+    """See the event."""
     hosts = draft.own("hosts")
     old = hosts[event.host]
     if event.task not in old.superseded:
@@ -49,27 +53,32 @@ def task_superseded(draft: Draft, event: ev.TaskSuperseded) -> None:
 
 
 def superseded_gone(draft: Draft, event: ev.SupersededGone) -> None:
+    """See the event."""
     hosts = draft.own("hosts")
     old = hosts[event.host]
     hosts[event.host] = replace(old, superseded=tuple(task for task in old.superseded if task != event.task))
 
 
 def strays_seen(draft: Draft, event: ev.StraysSeen) -> None:
+    """See the event."""
     hosts = draft.own("hosts")
     hosts[event.host] = replace(hosts[event.host], strays=event.strays)
 
 
 def command_answered(draft: Draft, event: ev.CommandAnswered) -> None:
+    """See the event."""
     draft.own("answers")[event.key] = event.answer
 
 
 def answers_forgotten(draft: Draft, event: ev.AnswersForgotten) -> None:
+    """See the event."""
     answers = draft.own("answers")
     for key in event.keys:
         answers.pop(key, None)
 
 
 def claim_changed(draft: Draft, event: ev.ClaimChanged) -> None:
+    """See the event."""
     claims = draft.own("claims")
     claim = event.claim
     old = claims.get(claim.id)

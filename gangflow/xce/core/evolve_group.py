@@ -13,6 +13,7 @@ PREPARING_REASON = Reason(PendCode.PREPARING, "placed; waits for its claims and 
 
 
 def submitted(draft: Draft, event: ev.GroupSubmitted) -> None:
+    """All slots are PENDING."""
     plan = event.plan
     slots = {
         (member.name, index): Slot(member=member.name, index=index, since_ms=draft.now_ms)
@@ -45,18 +46,21 @@ def move(draft: Draft, group: Group, state: GroupState, until_ms: int) -> Group:
 
 
 def placed(draft: Draft, event: ev.GroupPlaced) -> None:
+    """The group is PREPARING."""
     group, _ = draft.open(event.group)
     group = move(draft, group, GroupState.PREPARING, event.until_ms)
     draft.put_group(replace(group, reason=PREPARING_REASON))
 
 
 def released(draft: Draft, event: ev.BarrierReleased) -> None:
+    """The group is STARTING, in its next epoch."""
     group, _ = draft.open(event.group)
     group = move(draft, group, GroupState.STARTING, event.until_ms)
     draft.put_group(replace(group, epoch=event.epoch, reason=None))
 
 
 def voided(draft: Draft, event: ev.TryVoided) -> None:
+    """The group is PENDING until its backoff is over."""
     group, _ = draft.open(event.group)
     group = move(draft, group, GroupState.PENDING, event.until_ms)
     text = f"try {event.attempt} of {group.plan.barrier.max_attempts} failed: {event.message or event.cause}"
@@ -67,6 +71,7 @@ def voided(draft: Draft, event: ev.TryVoided) -> None:
 
 
 def changed(draft: Draft, event: ev.GroupChanged) -> None:
+    """Any other edge."""
     group, _ = draft.open(event.group)
     if group.state is not event.before:
         raise InvalidTransition("group", group.id, group.state, event.state)
@@ -87,6 +92,7 @@ def changed(draft: Draft, event: ev.GroupChanged) -> None:
 
 
 def reason_noted(draft: Draft, event: ev.ReasonNoted) -> None:
+    """A group or a slot has another reason to wait."""
     group, slots = draft.open(event.group)
     if event.member:
         slots[event.member, event.index] = replace(slots[event.member, event.index], reason=event.reason)
@@ -95,6 +101,7 @@ def reason_noted(draft: Draft, event: ev.ReasonNoted) -> None:
 
 
 def budget_spent(draft: Draft, event: ev.BudgetSpent) -> None:
+    """The budget is as the event says."""
     group, _ = draft.open(event.group)
     use = event.use
     key = (use.rule, use.member, use.index)
@@ -103,6 +110,7 @@ def budget_spent(draft: Draft, event: ev.BudgetSpent) -> None:
 
 
 def floor_crossed(draft: Draft, event: ev.FloorCrossed) -> None:
+    """Since when the member is below its floor."""
     group, _ = draft.open(event.group)
     kept = tuple(entry for entry in group.below_floor_ms if entry[0] != event.member)
     below = (*kept, (event.member, event.since_ms)) if event.since_ms else kept
@@ -110,12 +118,14 @@ def floor_crossed(draft: Draft, event: ev.FloorCrossed) -> None:
 
 
 def host_excluded(draft: Draft, event: ev.HostExcluded) -> None:
+    """One more host is excluded."""
     group, _ = draft.open(event.group)
     if event.host not in group.excluded:
         draft.put_group(replace(group, excluded=(*group.excluded, event.host)))
 
 
 def failure_judged(draft: Draft, event: ev.FailureJudged) -> None:
+    """A tolerated exit is noted; any other judgement changes nothing by itself."""
     key = (event.member, event.index)
     group, _ = draft.open(event.group)
     if event.action == "tolerate" and key not in group.tolerated:
@@ -123,15 +133,18 @@ def failure_judged(draft: Draft, event: ev.FailureJudged) -> None:
 
 
 def coordinator_started(draft: Draft, event: ev.CoordinatorStarted) -> None:
+    """The newest coordinator's term."""
     group, _ = draft.open(event.group)
     draft.put_group(replace(group, coordinator_term=event.term))
 
 
 def value_written(draft: Draft, event: ev.ValueWritten) -> None:
+    """The value and its version."""
     draft.own("values")[event.group, event.name] = KeyValue(event.value, event.version)
 
 
 def forgotten(draft: Draft, event: ev.GroupForgotten) -> None:
+    """The group is gone, with its claims and values."""
     draft.drop_group(event.group)
     for name, mapping in (("claims", draft.claims), ("values", draft.values)):
         gone = [key for key in mapping if belongs(key, mapping[key], event.group)]  # type: ignore[index]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from gangflow.xce.core import events as ev
 from gangflow.xce.core.draft import Draft
 from gangflow.xce.core.lifecycle import InvalidTransition, check_edge
-from gangflow.xce.core.state import PendCode, Reason, Slot, SlotState, TaskPhase
+from gangflow.xce.core.state import PendCode, Reason, SlotState, TaskPhase
 
 
 def name(group: str, member: str, index: int) -> str:
@@ -16,21 +16,22 @@ def name(group: str, member: str, index: int) -> str:
 
 
 def placed(draft: Draft, event: ev.SlotPlaced) -> None:
+    """A new incarnation on new or the same places."""
     group, slots = draft.open(event.group)
     old = slots[event.member, event.index]
     check_edge("slot", name(event.group, event.member, event.index), old.state, SlotState.PLACED)
     restarted = old.exit is not None and old.exit.incarnation == old.incarnation
-    slots[event.member, event.index] = Slot(
-        member=event.member,
-        index=event.index,
+    slots[event.member, event.index] = replace(
+        old,
         state=SlotState.PLACED,
         incarnation=event.incarnation,
         epoch=event.epoch,
         tasks=event.tasks,
         since_ms=draft.now_ms,
         until_ms=event.until_ms,
-        exit=old.exit,
+        next=None,
         restarts=old.restarts + 1 if restarted else old.restarts,
+        reason=None,
     )
     if (event.member, event.index) in group.tolerated:
         # It runs again: its earlier exit is not what the group's result is made of.
@@ -39,6 +40,7 @@ def placed(draft: Draft, event: ev.SlotPlaced) -> None:
 
 
 def changed(draft: Draft, event: ev.SlotChanged) -> None:
+    """Any edge without an exit."""
     _, slots = draft.open(event.group)
     key = (event.member, event.index)
     old = slots[key]
@@ -51,23 +53,20 @@ def changed(draft: Draft, event: ev.SlotChanged) -> None:
         reason = Reason(PendCode.BACKOFF, event.message or "restarts after its backoff")
     elif event.state is SlotState.PENDING and event.before is SlotState.PENDING:
         reason = old.reason
-    slots[key] = Slot(
-        old.member,
-        old.index,
-        event.state,
-        old.incarnation,
-        old.epoch,
-        () if event.freed else old.tasks,
-        old.since_ms if event.state is event.before else draft.now_ms,
-        event.until_ms,
-        event.next,
-        event.exit or old.exit,
-        old.restarts,
-        reason,
+    slots[key] = replace(
+        old,
+        state=event.state,
+        tasks=() if event.freed else old.tasks,
+        since_ms=old.since_ms if event.state is event.before else draft.now_ms,
+        until_ms=event.until_ms,
+        next=event.next,
+        exit=event.exit or old.exit,
+        reason=reason,
     )
 
 
 def exited(draft: Draft, event: ev.SlotExited) -> None:
+    """The incarnation is over, with how it ended."""
     _, slots = draft.open(event.group)
     key = (event.member, event.index)
     old = slots[key]
@@ -85,6 +84,7 @@ def exited(draft: Draft, event: ev.SlotExited) -> None:
 
 
 def task_moved(draft: Draft, event: ev.TaskMoved) -> None:
+    """One task is further, or gone."""
     key = event.task
     _, slots = draft.open(key.group)
     slot = slots[key.member, key.index]

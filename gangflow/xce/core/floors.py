@@ -27,6 +27,7 @@ def watched(group: Group, member: MemberPlan) -> tuple[int, RulePlan] | None:
 
 
 def below(group: Group, member: MemberPlan, rule: RulePlan) -> bool:
+    """Whether fewer replicas are ready than the rule asks for."""
     return ready(group, member) < floor_of(member, rule)
 
 

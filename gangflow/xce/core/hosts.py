@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.claims import host_lost
 from gangflow.xce.core.counts import BEFORE_START, RUNS
@@ -26,9 +28,9 @@ def up(turn: Turn, report: inp.HostUp) -> None:
     held = dict.fromkeys(report.inventory)
     if old is not None:
         restarted = old.boot != report.boot
-        for group, slot, task in turn.tasks_on(name):
-            group, slot = now_slot(turn, group.id, slot.key)
-            _reconcile(turn, group, slot, slot.tasks[task.index], held, report.boot, restarted=restarted)
+        for group_id, slot_key, index in turn.tasks_on(name):
+            group, slot = now_slot(turn, group_id, slot_key)
+            _reconcile(turn, group, slot, slot.tasks[index], held, report.boot, restarted=restarted)
         for key in old.superseded:
             if key not in held:
                 turn.emit(SupersededGone(name, key))
@@ -96,25 +98,29 @@ def gone(turn: Turn, report: inp.HostGone) -> None:
     cause = Cause.AGENT_LOST if report.agent_only else Cause.HOST_LOST
     message = f"{'the agent of ' if report.agent_only else ''}{report.host} is lost"
     turn.emit(HostChanged(report.host, HostState.LOST, turn.now_ms + report.fence_ms, message))
-    for group, slot, task in turn.tasks_on(report.host):
-        group, slot = now_slot(turn, group.id, slot.key)
-        turn.touch(group.id)
-        lose(turn, group, slot, task, cause, message, is_gone=False)
+    for group_id, slot_key, index in turn.tasks_on(report.host):
+        group, slot = now_slot(turn, group_id, slot_key)
+        turn.touch(group_id)
+        lose(turn, group, slot, slot.tasks[index], cause, message, is_gone=False)
     if not report.agent_only:
         host_lost(turn, report.host)
 
 
-def fence(turn: Turn) -> None:
-    """Lost hosts whose bound has passed: nothing there can run any more, so what was there is confirmed gone."""
-    due = [host for host in turn.draft.hosts.values() if host.state is HostState.LOST and host.until_ms <= turn.now_ms]
-    for host in due:
-        _fence(turn, host)
+def fence(turn: Turn, lost: Iterable[str]) -> None:
+    """Lost hosts whose bound has passed: nothing there can run any more, so what was there is confirmed gone.
+
+    `lost`: the hosts that were LOST before this step; it adds those that were lost in it.
+    """
+    for name in {**dict.fromkeys(lost), **turn.old_hosts}:
+        host = turn.host(name)
+        if host is not None and host.state is HostState.LOST and host.until_ms <= turn.now_ms:
+            _fence(turn, host)
 
 
 def _fence(turn: Turn, host: Host) -> None:
     name = host.facts.name
     turn.emit(HostChanged(name, HostState.FENCED))
     turn.freed = True
-    for group, slot, task in turn.tasks_on(name):
-        task_gone(turn, group.id, slot.key, task.index, name)
-        confirm(turn, group.id, slot.key)
+    for group_id, slot_key, index in turn.tasks_on(name):
+        task_gone(turn, group_id, slot_key, index, name)
+        confirm(turn, group_id, slot_key)

@@ -5,13 +5,13 @@ It holds nothing of its own: `Index(state)` and an index that followed every ste
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 
 from gangflow.xce.core.counts import ACTIVE
-from gangflow.xce.core.deadlines import group_deadline
+from gangflow.xce.core.deadlines import answers_deadline, group_deadline
 from gangflow.xce.core.evolve_group import number
-from gangflow.xce.core.state import Group, GroupState, SlotState, State
+from gangflow.xce.core.state import Group, GroupState, Host, HostState, SlotState, State
 
 
 def may_wait(group: Group) -> bool:
@@ -29,7 +29,7 @@ def in_order(groups: Iterable[str]) -> list[str]:
 class Index:
     """Follows a state; `refresh` after each adopted step with the groups that it touched."""
 
-    __slots__ = ("_heap", "deadlines", "hosts", "on_host", "waiting")
+    __slots__ = ("_heap", "_seen_hosts", "deadlines", "hosts", "lost", "on_host", "waiting")
 
     def __init__(self, state: State) -> None:
         self.deadlines: dict[str, int] = {}
@@ -40,11 +40,17 @@ class Index:
         """Host → groups with a task there."""
         self.hosts: dict[str, tuple[str, ...]] = {}
         """Group → hosts of its tasks."""
+        self.lost: tuple[str, ...] = ()
+        """Hosts that are LOST and will be FENCED."""
         self._heap: list[tuple[int, str]] = []
+        self._seen_hosts: Mapping[str, Host] | None = None
         self.refresh(state, state.groups)
 
     def refresh(self, state: State, groups: Iterable[str]) -> None:
-        """Take the groups' present state in."""
+        """Take the groups' present state in, and that of the hosts if any changed."""
+        if state.hosts is not self._seen_hosts:
+            self._seen_hosts = state.hosts
+            self.lost = tuple(name for name, host in state.hosts.items() if host.state is HostState.LOST)
         for group_id in list(groups):
             group = state.groups.get(group_id)
             self._place(group_id, group)
@@ -70,6 +76,12 @@ class Index:
         if not self._heap or self._heap[0][0] > now_ms:
             return []
         return in_order(group_id for group_id, deadline in self.deadlines.items() if deadline <= now_ms)
+
+    def next_deadline(self, state: State) -> int | None:
+        """As `deadlines.next_deadline`, for the state that this follows."""
+        times = [state.hosts[name].until_ms for name in self.lost]
+        times += [self.earliest(), answers_deadline(state)]
+        return min((time for time in times if time), default=None)
 
     def groups_on(self, host: str) -> list[str]:
         """Groups that have a task on the host."""

@@ -30,6 +30,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class SubmitGroup:
+    """A new group."""
+
     plan: GroupPlan
     request: Request = Request()
 
@@ -123,6 +125,8 @@ class HostGone:
 
 @dataclass(frozen=True, slots=True)
 class TaskPrepared:
+    """The agent accepted the task, in its boot `token`."""
+
     task: TaskKey
     host: str
     token: str
@@ -141,12 +145,16 @@ class TaskRefused:
 
 @dataclass(frozen=True, slots=True)
 class TaskUnprepared:
+    """Nothing of it is prepared any more."""
+
     task: TaskKey
     host: str
 
 
 @dataclass(frozen=True, slots=True)
 class TaskStarted:
+    """Its process runs."""
+
     task: TaskKey
     host: str
     pid: int
@@ -184,6 +192,8 @@ class TaskExited:
 
 @dataclass(frozen=True, slots=True)
 class ClaimReady:
+    """The provider made it."""
+
     claim: str
     attempt: int
     path: str
@@ -192,6 +202,8 @@ class ClaimReady:
 
 @dataclass(frozen=True, slots=True)
 class ClaimFailed:
+    """The provider could not make it."""
+
     claim: str
     attempt: int
     message: str
@@ -199,6 +211,8 @@ class ClaimFailed:
 
 @dataclass(frozen=True, slots=True)
 class ClaimReleased:
+    """Nothing of it is left, or it was handed over for good."""
+
     claim: str
 
 

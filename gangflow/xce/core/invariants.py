@@ -1,4 +1,4 @@
-"""The invariants of design 6.1, as far as one state, or one step, can show them. Checked after every step in tests, and on demand.
+"""The invariants of design 6.1, as far as a state or a step can show them. Checked after every step of a test, and on demand.
 
 An empty list means that all hold; each entry begins with the invariant's number.
 """

@@ -133,6 +133,7 @@ def _pay(turn: Turn, group: Group, case: Judged) -> None:
 
 
 def message(case: Judged) -> str:
+    """Who failed, and how, in one line."""
     return f"{case.key[0]}[{case.key[1]}]: {describe(case.failure.exit)}"
 
 

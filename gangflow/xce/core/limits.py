@@ -17,6 +17,6 @@ VALUES_MAX = 1_024
 STOP_GRACE_MS = 10_000
 """SIGTERM to SIGKILL for a superseded task whose group is not known any more."""
 SESSIONS_MAX = 4
-"""Scheduler sessions in one step: a grant that frees another place may let a next one in; what remains waits for the next step."""
+"""Scheduler sessions in one step: a grant that frees another place may let a next one in; the rest waits for the next step."""
 STORY_MAX = 200
 """Recent inputs that a machine remembers for the story of an InvalidTransition."""

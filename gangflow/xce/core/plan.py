@@ -11,6 +11,8 @@ from enum import StrEnum
 
 
 class MemberKind(StrEnum):
+    """A job ends by itself; a replica set is a service of several equal slots."""
+
     JOB = "job"
     REPLICA_SET = "replica_set"
 
@@ -57,6 +59,8 @@ class Pack:
 
 
 class ProbeKind(StrEnum):
+    """How a probe asks."""
+
     HTTP = "http"
     TCP = "tcp"
     EXEC = "exec"
@@ -65,6 +69,8 @@ class ProbeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProbePlan:
+    """A question that is asked of a task again and again."""
+
     kind: ProbeKind
     port: str = ""
     """The member's port by name (http, tcp)."""
@@ -127,6 +133,8 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BackoffPlan:
+    """Growing pauses between tries."""
+
     initial_ms: int = 1_000
     factor_milli: int = 2_000
     """Growth per restart, in thousandths: no decision depends on a float."""
@@ -161,6 +169,8 @@ class RulePlan:
 
 @dataclass(frozen=True, slots=True)
 class MemberPlan:
+    """A named part of a group: what its slots run and need."""
+
     name: str
     kind: MemberKind
     command: tuple[str, ...]
@@ -190,6 +200,8 @@ class MemberPlan:
 
 @dataclass(frozen=True, slots=True)
 class BarrierPlan:
+    """Limits of a start."""
+
     timeout_ms: int = 600_000
     """PREPARING at most."""
     start_timeout_ms: int = 900_000
@@ -200,6 +212,8 @@ class BarrierPlan:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
+    """A whole group, as everything that decides knows it."""
+
     name: str
     members: tuple[MemberPlan, ...]
     """In the order of the spec; member order decides ties."""

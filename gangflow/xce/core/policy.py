@@ -63,6 +63,7 @@ def scope(action: Action, member: str, index: int) -> tuple[str, int]:
 
 
 def budget(group: Group, rule: int, key: tuple[str, int]) -> BudgetUse:
+    """What was spent of a rule's budget by this slot, or by all."""
     for use in group.budgets:
         if use.rule == rule and (use.member, use.index) == key:
             return use

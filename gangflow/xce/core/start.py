@@ -9,7 +9,6 @@ from gangflow.xce.core.claims import release_bound, unready_claim, usable, want
 from gangflow.xce.core.counts import ACTIVE, BEFORE_START, minimum, slots_of
 from gangflow.xce.core.events import BarrierReleased, GroupPlaced, SlotPlaced, TryVoided
 from gangflow.xce.core.judge import end_group
-from gangflow.xce.core.plan import Cause
 from gangflow.xce.core.policy import grow
 from gangflow.xce.core.state import Group, GroupState, Next, Slot, SlotState, Task, TaskPhase
 from gangflow.xce.core.teardown import change, now_slot, stop
@@ -162,7 +161,3 @@ def not_ready_message(turn: Turn, group: Group, slot: Slot) -> str:
         error = task.message or ("its start was not acknowledged" if task.phase is P.PREPARED else "no answer")
         return f"tried {tried} on {task.host}: {error}"
     return "its tasks ended"
-
-
-def timeout_cause(slot: Slot) -> Cause:
-    return Cause.START_FAILED if slot.state in BEFORE_START else Cause.NOT_READY

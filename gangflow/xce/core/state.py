@@ -13,6 +13,8 @@ from gangflow.xce.core.plan import Cause, ClaimPlan, GroupPlan
 
 
 class GroupState(StrEnum):
+    """The life of a group; `lifecycle.GROUP` has the edges."""
+
     PENDING = "PENDING"
     PREPARING = "PREPARING"
     STARTING = "STARTING"
@@ -33,6 +35,8 @@ TERMINAL = frozenset({GroupState.SUCCEEDED, GroupState.FAILED, GroupState.CANCEL
 
 
 class SlotState(StrEnum):
+    """The life of a slot; `lifecycle.SLOT` has the edges."""
+
     PENDING = "PENDING"
     """Wants a place (never placed, or lost it); `Slot.reason` says why it waits."""
     PLACED = "PLACED"
@@ -68,6 +72,8 @@ class Next(StrEnum):
 
 
 class TaskPhase(StrEnum):
+    """How far a task of the present incarnation is."""
+
     PLACED = "placed"
     PREPARED = "prepared"
     RUNNING = "running"
@@ -127,6 +133,8 @@ class Reason:
 
 
 class PendCode(StrEnum):
+    """Why something waits, as one word."""
+
     MISCONFIGURED = "MISCONFIGURED"
     NEVER_FITS = "NEVER_FITS"
     WAITING_CAPACITY = "WAITING_CAPACITY"
@@ -180,6 +188,8 @@ LIVE = frozenset(
 
 
 class ClaimState(StrEnum):
+    """The life of a claim; `lifecycle.CLAIM` has the edges."""
+
     NEW = "NEW"
     PROVISIONING = "PROVISIONING"
     READY = "READY"
@@ -222,6 +232,8 @@ class BudgetUse:
 
 @dataclass(frozen=True, slots=True)
 class Group:
+    """A submitted group."""
+
     id: str
     """`g1`, `g2`, … in submission order."""
     plan: GroupPlan
@@ -257,6 +269,8 @@ class Group:
 
 
 class HostState(StrEnum):
+    """What is known of a host; `lifecycle.HOST` has the edges."""
+
     UP = "UP"
     UNKNOWN = "UNKNOWN"
     LOST = "LOST"
@@ -301,6 +315,8 @@ class TaskKey:
 
 @dataclass(frozen=True, slots=True)
 class Host:
+    """A host and its agent."""
+
     facts: HostFacts
     state: HostState = HostState.UP
     boot: str = ""
@@ -327,6 +343,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
+    """A small durable value of a group."""
+
     value: str
     version: int
     """1 at the first write; compare-and-set names the version that it replaces (0: must not exist)."""
@@ -334,6 +352,8 @@ class KeyValue:
 
 @dataclass(frozen=True, slots=True)
 class State:
+    """Everything that is true of a cluster."""
+
     cluster_id: str = ""
     term: int = 0
     now_ms: int = 0

@@ -49,6 +49,7 @@ def _owed_on_node(turn: Turn, node: str, key: TaskKey) -> bool:
 
 
 def prepared(turn: Turn, report: inp.TaskPrepared) -> None:
+    """An agent accepted a task; what it should not hold is superseded."""
     found = find(turn, report.task, report.host)
     if found is None or found[2].phase is P.GONE:
         # Its agent took an old order that was late, and holds room for it.
@@ -65,6 +66,7 @@ def prepared(turn: Turn, report: inp.TaskPrepared) -> None:
 
 
 def refused(turn: Turn, report: inp.TaskRefused) -> None:
+    """An agent cannot prepare a task: the try is void, or the slot of a started group failed."""
     found = find(turn, report.task, report.host)
     if found is None:
         return
@@ -83,6 +85,7 @@ def refused(turn: Turn, report: inp.TaskRefused) -> None:
 
 
 def unprepared(turn: Turn, report: inp.TaskUnprepared) -> None:
+    """A preparation was undone."""
     drop_superseded(turn, report.task, report.host)
     found = find(turn, report.task, report.host)
     if found is None or found[1].state is not S.RELEASING or found[2].phase is P.GONE:
@@ -92,6 +95,7 @@ def unprepared(turn: Turn, report: inp.TaskUnprepared) -> None:
 
 
 def started(turn: Turn, report: inp.TaskStarted) -> None:
+    """A task's process runs."""
     found = find(turn, report.task, report.host)
     if found is None:
         supersede(turn, report.task, report.host)
@@ -107,6 +111,7 @@ def started(turn: Turn, report: inp.TaskStarted) -> None:
 
 
 def ready(turn: Turn, report: inp.TaskReady) -> None:
+    """A ready probe succeeded."""
     found = find(turn, report.task, report.host)
     if found is None or found[1].state not in RUNS:
         return
@@ -121,6 +126,7 @@ def ready(turn: Turn, report: inp.TaskReady) -> None:
 
 
 def unready(turn: Turn, report: inp.TaskUnready) -> None:
+    """A ready probe fails."""
     found = find(turn, report.task, report.host)
     if found is None or found[1].state not in RUNS:
         return
@@ -146,10 +152,12 @@ def _advance(turn: Turn, group_id: str, slot: Slot) -> None:
 
 
 def probed(group: Group, slot: Slot) -> bool:
+    """Whether the slot's member has a ready probe."""
     return group.plan.member(slot.member).ready is not None
 
 
 def exited(turn: Turn, report: inp.TaskExited) -> None:
+    """A task ended, and its whole tree is gone."""
     drop_superseded(turn, report.task, report.host)
     found = find(turn, report.task, report.host)
     if found is None or found[2].phase is P.GONE:

@@ -13,7 +13,7 @@ from gangflow.xce.core.draft import Draft
 from gangflow.xce.core.evolve import absorb
 from gangflow.xce.core.index import Index, in_order
 from gangflow.xce.core.plan import GroupPlan
-from gangflow.xce.core.state import Exit, Group, Host, Reason, Slot, State, Task, TaskKey
+from gangflow.xce.core.state import Exit, Group, Host, Reason, Slot, State, TaskKey, TaskPhase
 
 SlotId = tuple[str, int]
 NeverFits = Callable[[State, GroupPlan], Reason | None]
@@ -88,15 +88,15 @@ class Turn:
         # The index knows the state before this step; what the step placed is among the touched.
         return in_order({**dict.fromkeys(self._index.groups_on(host)), **self.touched})
 
-    def tasks_on(self, host: str) -> list[tuple[Group, Slot, Task]]:
-        """The tasks on the host that are not confirmed gone."""
-        found: list[tuple[Group, Slot, Task]] = []
+    def tasks_on(self, host: str) -> list[tuple[str, SlotId, int]]:
+        """The tasks on the host that are not confirmed gone: group, slot, task's index."""
+        found: list[tuple[str, SlotId, int]] = []
         for group_id in self.groups_on(host):
             group = self.group(group_id)
-            if group is None:
-                continue
-            for slot in group.slots.values():
-                found.extend((group, slot, task) for task in slot.tasks if task.host == host and task.phase != "gone")
+            for key, slot in group.slots.items() if group is not None else ():
+                found.extend(
+                    (group_id, key, task.index) for task in slot.tasks if task.host == host and task.phase is not TaskPhase.GONE
+                )
         return found
 
     # --- what this step does ------------------------------------------------------------------------------------------
