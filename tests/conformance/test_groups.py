@@ -84,7 +84,7 @@ async def test_fail_gives_the_cause(xce: Xce) -> None:
 
 
 async def test_a_key_acts_once(xce: Xce) -> None:
-    """Scenario 77: a repeated command acts once."""
+    """However often a command is sent under one key, it acts once."""
     key, name = uuid.uuid4().hex, f"c-{uuid.uuid4().hex[:12]}"
     spec = {"name": name, "members": {"a": job()}}
     first = await xce.client.submit(spec, key=key)
@@ -125,7 +125,10 @@ async def test_a_wrong_spec_creates_nothing(xce: Xce, members: dict[str, Any], p
 
 
 async def test_a_group_that_does_not_fit_waits_with_its_reason_and_then_starts(xce: Xce) -> None:
-    """Scenario 4: what fits runs, the second stays out. Scenario 9: what is short is said, and who holds it."""
+    """Scenarios 1 and 4: of two whole-cluster groups one runs, and the other holds nothing and names the first as its blocker.
+
+    Scenario 9: what is short is said.
+    """
     hosts = [host for host in (await xce.client.hosts()).hosts if host.lsf == "ok"]
     cpu = min(host.counters["cpu"].total for host in hosts) / 1_000
     count = len(hosts)
@@ -220,3 +223,39 @@ async def test_a_claim_is_ready_before_the_start(xce: Xce) -> None:
     path = (await xce.client.log(group, "a", 0)).text.strip()
     assert [claim.path for claim in (await xce.client.claims(group)).claims] in ([path], [""], [])
     assert path
+
+
+async def test_members_that_finish_one_by_one_are_not_broken(xce: Xce) -> None:
+    """Scenario 32: success is not loss: the first job's end disturbs nobody."""
+    group = await xce.submit({"a": job("exit 0"), "b": job("sleep 1"), "c": replicas(2)})
+    await xce.until(group, lambda view: view.slot("a", 0).state == "DONE")
+    view = await xce.ended(group)
+    assert (view.state, view.cause) == ("SUCCEEDED", "")
+    assert [member.restarts for member in view.members] == [0, 0, 0]
+    assert (view.epoch, view.tolerated) == (1, ())
+
+
+async def test_who_never_becomes_ready_is_named_with_the_address_tried(xce: Xce) -> None:
+    """Scenario 54: a server that never comes up ends the wait, by name and address. Scenario 83: within a bounded time."""
+    probe = {"http": {"port": "http", "path": "/health", "period": "100ms", "timeout": "200ms"}}
+    group = await xce.submit(
+        {"a": job(), "b": replicas(ports=["http"], ready=probe)},
+        barrier={"start_timeout": "2s", "max_attempts": 1},
+        failure=[{"match": {"member": "b", "cause": ["not_ready"]}, "action": "fail_group"}],
+    )
+    address = (await xce.until(group, lambda view: bool(view.slot("b", 0).tasks))).slot("b", 0).addresses["http"][0]
+    view = await xce.ended(group)
+    assert (view.state, view.cause) == ("FAILED", "not_ready")
+    assert "b[0]" in view.message
+    assert address in view.message
+
+
+async def test_what_can_not_be_prepared_is_given_up_and_kept_for_diagnosis(xce: Xce) -> None:
+    """Scenario 37: stop after so many tries, and keep the failed group with its reason."""
+    missing = {"job": {"command": ["/no/such/program"], "resources": {"cpu": 0.1}}}
+    group = await xce.submit({"a": missing}, barrier={"max_attempts": 2, "backoff": {"initial": "100ms"}})
+    view = await xce.ended(group)
+    assert view.state == "FAILED"
+    assert "/no/such/program" in view.message
+    assert (view.satisfied_once, view.epoch) == (False, 0)
+    assert (await xce.client.group(group)).state == "FAILED"

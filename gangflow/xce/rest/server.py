@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI, Response
 
-import gangflow
 from gangflow.errors import SetupError
 from gangflow.xce.rest import problems
 from gangflow.xce.rest.access import Service
@@ -43,7 +43,7 @@ def create_app(
     """
     app = FastAPI(
         title="XCE: co-start groups",
-        version=gangflow.__version__,
+        version=version("gangflow"),
         openapi_url=f"{API}/openapi.json",
         docs_url=None,
         redoc_url=None,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
-import gangflow
 from gangflow.xce.rest.access import Admin, Service, Serving, shown
 from gangflow.xce.rest.messages import HealthView
 from gangflow.xce.rest.metrics import MEDIA_TYPE, metrics_text
@@ -14,18 +13,18 @@ router = APIRouter(tags=["operations"])
 
 
 @router.get("/healthz", response_model=HealthView)
-async def healthz(service: Serving) -> Response:
+async def healthz(request: Request, service: Serving) -> Response:
     """The process answers. No token is needed."""
-    return shown(_health(service, "ok"))
+    return shown(_health(request, service, "ok"))
 
 
 @router.get("/readyz", response_model=HealthView)
-async def readyz(service: Serving) -> Response:
+async def readyz(request: Request, service: Serving) -> Response:
     """It has recovered its journal and takes commands; else 503 says what is in the way. No token is needed."""
     trouble = service.controller.trouble
     if trouble is not None:
         raise Refusal(503, "not_ready", f"{trouble.code}: {trouble}", headers={"Retry-After": "1"})
-    return shown(_health(service, "ready"))
+    return shown(_health(request, service, "ready"))
 
 
 @router.get("/metrics", response_class=Response)
@@ -35,7 +34,7 @@ async def metrics(_: Admin, service: Serving) -> Response:
     return Response(text, media_type=MEDIA_TYPE)
 
 
-def _health(service: Service, status: str) -> HealthView:
+def _health(request: Request, service: Service, status: str) -> HealthView:
     state = service.state
     return HealthView(
         seq=service.controller.seq,
@@ -43,5 +42,5 @@ def _health(service: Service, status: str) -> HealthView:
         status=status,
         cluster_id=state.cluster_id,
         term=state.term,
-        version=gangflow.__version__,
+        version=request.app.version,
     )

@@ -72,7 +72,7 @@ def event(seq: int) -> str:
 
 
 def test_a_call_that_nobody_answered_is_sent_again_under_one_key() -> None:
-    """Scenario 77: a repeated command acts once: it carries the same idempotency key."""
+    """However often it is sent, it acts once: every try carries the same idempotency key."""
     sender, transport = client(
         httpx.ConnectError("refused"),
         httpx.ReadTimeout("slow"),

@@ -20,7 +20,7 @@ def cluster(*groups: Group) -> State:
 
 
 def test_level_1_says_code_shortfall_and_blocker() -> None:
-    """Scenario 9: what is missing is said, in all resources; Scenario 1: the blocker is named."""
+    """Scenario 9: what is missing is said, in all resources, and who is in the way."""
     group = waiting(Use("cpu", 4_000))
     view = why_view(cluster(group), group, 5, 1)
     assert view.position == 1

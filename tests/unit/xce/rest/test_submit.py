@@ -69,7 +69,7 @@ async def test_what_is_not_enforced_is_refused(admin: AsyncClient, http: httpx.A
 async def test_what_no_host_could_ever_hold_is_refused(
     admin: AsyncClient, http: httpx.AsyncClient, controller: FakeController
 ) -> None:
-    """Scenario 10: a slot never straddles hosts in the hope that it fits; what no host can hold is said at once."""
+    """A slot that no host could ever hold is refused at once, with the largest that there is."""
     with pytest.raises(SpecError, match="largest host has 2") as error:
         await admin.submit(document(resources={"gpus": 8}))
     assert [problem.path for problem in error.value.problems] == ["members.actor.job"]
@@ -88,7 +88,7 @@ async def test_a_bad_token_is_refused_before_the_spec_is_read(app: Any, controll
 
 
 async def test_a_repeated_submission_is_not_judged_by_todays_hosts(http: httpx.AsyncClient, controller: FakeController) -> None:
-    """Scenario 77: what was accepted under a key stays accepted, also when its hosts have gone meanwhile."""
+    """What was accepted under a key stays accepted, also when its hosts have gone meanwhile."""
     big, key = document(resources={"gpus": 8}), {"Idempotency-Key": "k"}
     assert (await http.post("/v1/groups", json=big, headers=key)).status_code == 422
     controller.state = replace(controller.state, answers={"admin:k": Answer("digest", 1, 201, "")})
