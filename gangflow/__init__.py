@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gangflow.errors import GangflowError, GroupEnded, NoQuorum, SpecError, XceError
-    from gangflow.launch import Run, attach, launch
     from gangflow.member.context import Context, context
+    from gangflow.runs import Run, attach, launch
     from gangflow.specs.claims import Claim
     from gangflow.specs.cluster import ClusterSpec, HostSpec
     from gangflow.specs.coordinator import RLCoordinator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "gangflow.errors": ("GangflowError", "GroupEnded", "NoQuorum", "SpecError", "XceError"),
-    "gangflow.launch": ("Run", "attach", "launch"),
+    "gangflow.runs": ("Run", "attach", "launch"),
     "gangflow.member.context": ("Context", "context"),
     "gangflow.specs.claims": ("Claim",),
     "gangflow.specs.cluster": ("ClusterSpec", "HostSpec"),

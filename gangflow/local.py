@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -74,6 +75,7 @@ class LocalCluster:
             code = process.wait(timeout=STOP_S)
             words = log.read_text(errors="replace").strip().splitlines()
             raise _ERRORS.get(code, SetupError)(words[-1] if words else f"the controller ended with {code}")
+        _let_go(process)
         return cls(home)
 
     def client(self) -> Client:
@@ -129,7 +131,7 @@ def start_coordinator(group: str, url: str, token: str, log_folder: Path | None)
     command = [sys.executable, "-m", "gangflow.supervise", "--", sys.executable, "-m", "gangflow.coordinators.run"]
     target = (log_folder / f"coordinator-{group}.log").open("ab") if log_folder else subprocess.DEVNULL
     try:
-        subprocess.Popen(
+        process = subprocess.Popen(
             [*command, "--group", group],
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -137,9 +139,15 @@ def start_coordinator(group: str, url: str, token: str, log_folder: Path | None)
             stderr=target,
             start_new_session=True,
         )
+        _let_go(process)
     finally:
         if not isinstance(target, int):
             target.close()
+
+
+def _let_go(process: subprocess.Popen[bytes]) -> None:
+    """It is meant to outlive this object, and this process: no warning about that. The thread only waits for its end."""
+    threading.Thread(target=process.wait, name=f"reap-{process.pid}", daemon=True).start()
 
 
 def _first_line(fd: int, limit_s: float) -> bytes:

@@ -19,7 +19,7 @@ from gangflow.cli.sources import Source, read
 from gangflow.cli.story import Story
 from gangflow.cli.watching import Watching, final_words
 from gangflow.errors import GangflowError
-from gangflow.launch import Run, submit
+from gangflow.runs import Run, submit
 from gangflow.specs.group import CoStartGroup
 from gangflow.specs.member import Job, ReplicaSet
 from gangflow.xce.rest.schema import GroupView

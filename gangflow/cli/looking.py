@@ -12,7 +12,7 @@ from gangflow.cli import live
 from gangflow.cli.story import Story
 from gangflow.errors import GangflowError, NotFound, Problem, SpecError
 from gangflow.home import homes
-from gangflow.launch import attach
+from gangflow.runs import attach
 from gangflow.xce.rest.schema import GroupView
 
 _SLOT = re.compile(r"([a-z][a-z0-9_-]*)(?:\[(\d+)\])?")

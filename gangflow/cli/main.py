@@ -114,7 +114,7 @@ def logs(
 def attach(group: Group, address: Address = "") -> None:
     """Watch a group that runs; Ctrl-C asks again whether to detach or to cancel it."""
     from gangflow.cli.running import watch
-    from gangflow.launch import attach as find
+    from gangflow.runs import attach as find
 
     run_ = find(group, address=address)
     raise typer.Exit(watch(console, run_, [], stop=False))
@@ -125,7 +125,7 @@ def cancel(
     group: Group, address: Address = "", wait: Annotated[bool, typer.Option(help="Until nothing of it is left.")] = True
 ) -> None:
     """Tear a group down."""
-    from gangflow.launch import attach as find
+    from gangflow.runs import attach as find
 
     run_ = find(group, address=address)
     run_.cancel()

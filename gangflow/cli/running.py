@@ -12,7 +12,7 @@ from gangflow.cli import faults as fault_words
 from gangflow.cli.faults import Fault
 from gangflow.cli.sources import Source
 from gangflow.cli.watching import Watching, ask_detach_or_cancel, check_faults, final_words
-from gangflow.launch import Run, submit
+from gangflow.runs import Run, submit
 from gangflow.specs.cluster import ClusterSpec
 from gangflow.specs.member import ReplicaSet
 

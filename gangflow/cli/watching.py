@@ -16,7 +16,7 @@ from gangflow.cli import live
 from gangflow.cli.faults import Fault
 from gangflow.cli.story import Story
 from gangflow.errors import GangflowError
-from gangflow.launch import Run
+from gangflow.runs import Run
 from gangflow.xce.rest.messages import BeatView, EventView
 from gangflow.xce.rest.schema import GroupView
 

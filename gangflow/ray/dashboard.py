@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp.web
-from ray.dashboard import routes as dashboard_routes
+from ray.dashboard import optional_utils
 from ray.dashboard import utils as dashboard_utils
 
 from gangflow.xce.rest.page import PAGE
@@ -24,7 +24,7 @@ _FORWARDED = ("groups", "hosts", "queue", "claims")
 class GangflowHead(dashboard_utils.DashboardHeadModule):  # type: ignore[misc] # Ray is not typed
     """Serves `/gangflow` and `/api/gangflow/…`."""
 
-    routes = dashboard_routes.DashboardHeadRouteTable
+    routes = optional_utils.DashboardHeadRouteTable
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)

@@ -100,28 +100,33 @@ class Trainer:
         self.folder.forget_checkpoints(path)
 
     def _step(self) -> None:
-        times = [time.monotonic()]
         version = self.learner.step
-        weights = self.folder.weights(version)
-        self.learner.policy.save(weights)
-        self.context.weights.publish(version, weights)
-        self.folder.forget_weights(weights)
-        times.append(time.monotonic())
-        problems, seeds = self.learner.draw(self.trained)
-        groups = self.context.rollouts.generate(
-            exchange.ask(task.prompts_of(problems), seeds),
-            self.config.samples,
-            step=version,
-            chunk=-(-self.config.prompts // (2 * self.config.rollouts)),
-        )
-        times.append(time.monotonic())
-        batch = self._judged(groups)
-        times.append(time.monotonic())
-        try:
-            report = self.learner.train(batch)
-        except EngineDrift as drift:
-            self.context.diverged(f"step {version}: {drift}")
-        times.append(time.monotonic())
+        with self.context.span(f"step {version}", step=version):
+            times = [time.monotonic()]
+            with self.context.span("sync"):
+                weights = self.folder.weights(version)
+                self.learner.policy.save(weights)
+                self.context.weights.publish(version, weights)
+                self.folder.forget_weights(weights)
+            times.append(time.monotonic())
+            problems, seeds = self.learner.draw(self.trained)
+            with self.context.span("generate"):
+                groups = self.context.rollouts.generate(
+                    exchange.ask(task.prompts_of(problems), seeds),
+                    self.config.samples,
+                    step=version,
+                    chunk=-(-self.config.prompts // (2 * self.config.rollouts)),
+                )
+            times.append(time.monotonic())
+            with self.context.span("reward"):
+                batch = self._judged(groups)
+            times.append(time.monotonic())
+            with self.context.span("train"):
+                try:
+                    report = self.learner.train(batch)
+                except EngineDrift as drift:
+                    self.context.diverged(f"step {version}: {drift}")
+            times.append(time.monotonic())
         self._tell(report, groups, [round(later - before, 5) for before, later in pairwise(times)])
 
     def _judged(self, groups: list[PromptSamples]) -> Batch:

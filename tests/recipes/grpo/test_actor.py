@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,6 +59,9 @@ class PlayedContext:
         self.published: list[int] = []
         self.beats: list[dict[str, Any]] = []
         self._group, self._kill_at, self._skip, self._serve = group, kill_at, skip, serve
+
+    def span(self, _name: str, **_attributes: object) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def endpoints(self, member: str) -> list[SimpleNamespace]:
         return [SimpleNamespace(url=self._group.url)]

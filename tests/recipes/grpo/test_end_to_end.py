@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from gangflow.launch import Run, launch
 from gangflow.recipes.grpo.actor import RESULT
 from gangflow.recipes.grpo.build import build, cluster
 from gangflow.recipes.grpo.config import Config
 from gangflow.recipes.grpo.plot import read_metrics
+from gangflow.runs import Run, launch
 
 # A cluster's processes are meant to outlive the objects that started them.
 pytestmark = pytest.mark.filterwarnings("ignore:Exception ignored in. <function Popen:pytest.PytestUnraisableExceptionWarning")
