@@ -52,7 +52,7 @@ class ControllerActor:
 
     async def _report(self, reports: list[Any]) -> None:
         assert self._runtime is not None, "agents are connected by the runtime that takes their reports"
-        await self._runtime.controller.report(reports)
+        await self._runtime.report(reports)
 
     def take_down(self) -> None:
         """Cancel every group, end the agents, and stop serving."""
