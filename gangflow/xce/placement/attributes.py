@@ -78,7 +78,8 @@ class Attributes:
     def free(self, name: str, free: Ints, gpus: npt.NDArray[np.int32]) -> Ints:
         """A free amount of some hosts, in thousandths, out of their rows."""
         if name in GPU_NAMES:
-            return gpus.sum(axis=1, dtype=np.int64)
+            devices: Ints = gpus.sum(axis=1, dtype=np.int64)
+            return devices
         amounts: Ints = free[:, self.view.column[name]] * scale(name)
         return amounts
 

@@ -15,7 +15,8 @@ Shares = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Bundles of one need that stand on one host. `gpus` has an entry for each task, `ports` a list per task."""
+    """Bundles of one need that stand on one host. `gpus` has an entry for each task (devices as the node
+    numbers them), `ports` a list per task."""
 
     need: Need
     host: int
@@ -92,6 +93,7 @@ class Draft:
     def _gpus(self, need: Need, host: int, bundles: int, paid: bool) -> tuple[Shares, ...] | None:
         """Devices for every task of some bundles on one host; None (and nothing taken) if they are not there."""
         view = self.view
+        first = view.topology.facts[host].gpu_first
         before = view.gpu_free[host].tolist()
         left = list(before)
         found: list[Shares] = []
@@ -100,7 +102,7 @@ class Draft:
                 shares = grab(left, need.gpu_first if pays(need, bundle, task, paid) else need.gpu_rest)
                 if shares is None:
                     return None
-                found.append(shares)
+                found.append(tuple((first + device, share) for device, share in shares) if first else shares)
         view.gpu_free[host] = left
         view.touch((host,))
 

@@ -63,7 +63,12 @@ def explain(fits: Fits, request: Part, group: str, blocked: Blocked | None) -> R
     if blocked is None and (part := outermost_required(request)) is not None and part.pack is not None:
         blocked = (part, view.topology.level(part.pack.level) or 0, CLUSTER)
     if fits_anywhere and blocked is not None:
-        return _topology(fits, blocked, group, excluded)
+        # Once more, up to where it fails: what the other parts of the group take is then taken.
+        again = Placer(fits, Heed.REQUIRED)
+        again.place(request)
+        reason = _topology(fits, again.blocked or blocked, group, excluded)
+        again.draft.rollback(0)
+        return reason
 
     shortfall = _shortfall(fits, request.amounts, _free_for(fits, request))
     on = f"on node {view.topology.names[near.host]}" if near is not None else ""
@@ -78,7 +83,7 @@ def explain(fits: Fits, request: Part, group: str, blocked: Blocked | None) -> R
         best, lacking = best_domain(fits, *blocked)
         if lacking:
             shortfall, domain = lacking, view.topology.label(blocked[1], best)
-            where = f"in {request_level(blocked[0])} {domain}"
+            where = f"in {level_name(blocked[0])} {domain}"
     text = missing_text(shortfall, where)
     if near is not None and near.shortfall == shortfall:
         text, domain = missing_text(shortfall, on), domain or view.topology.names[near.host]
@@ -87,7 +92,7 @@ def explain(fits: Fits, request: Part, group: str, blocked: Blocked | None) -> R
     return Reason(PendCode.WAITING_CAPACITY, text, shortfall, domain, blocker(view, held, shortfall, group), excluded)
 
 
-def request_level(part: Part) -> str:
+def level_name(part: Part) -> str:
     """The name of the level that a part is packed on."""
     return part.pack.level if part.pack is not None else ""
 
@@ -95,23 +100,23 @@ def request_level(part: Part) -> str:
 def _topology(fits: Fits, blocked: Blocked, group: str, excluded: tuple[tuple[str, int], ...]) -> Reason:
     """It would fit, were it not for a required packing."""
     view, (part, level, scope) = fits.view, blocked
-    assert part.pack is not None
     best, shortfall = best_domain(fits, part, level, scope)
-    label = view.topology.label(level, best)
-    where = f"in {part.pack.level} {label}"
     hardest = min(part.demands, key=lambda row: row[0].best)[0]
     near = nearest(fits, hardest, (level, best))
     if not shortfall:
         # Enough in sum: what is missing is room of the right shape. A tentative fill shows what runs out.
-        placer = Placer(fits, Heed.NONE)
-        if not placer.place(part, (level, best)) and placer.short is not None:
-            near = nearest(fits, placer.short[1], (level, best), [row[2].host for row in placer.placed])
-            shortfall = near.shortfall if near is not None else ((HOSTS, placer.short[2]),)
-        placer.draft.rollback(0)
-    who = part.name or "the group"
-    text = f"no {part.pack.level} has room for {who}"
-    if shortfall:
-        text = f"{missing_text(shortfall, where)}, where all of {who} must stand"
+        trial = Placer(fits, Heed.REQUIRED)
+        fitted = trial.inside(part, (level, best))
+        if not fitted and trial.blocked is not None:
+            reason = _topology(fits, trial.blocked, group, excluded)
+            trial.draft.rollback(0)
+            return reason
+        if trial.short is not None:
+            near = nearest(fits, trial.short[1], (level, best), [row[2].host for row in trial.placed])
+        shortfall = near.shortfall if near is not None else ((HOSTS, trial.short[2] if trial.short is not None else 1),)
+        trial.draft.rollback(0)
+    label = view.topology.label(level, best)
+    text = f"{missing_text(shortfall, f'in {level_name(part)} {label}')}, where all of {part.name or 'the group'} must stand"
     held = near.host if near is not None else view.topology.hosts(level, best)[0]
     return Reason(PendCode.WAITING_TOPOLOGY, text, shortfall, label, blocker(view, held, shortfall, group), excluded)
 

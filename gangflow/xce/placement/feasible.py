@@ -240,7 +240,6 @@ class Fits:
         self.view = view
         self.sums = FreeSums(view)
         self._fits: dict[tuple[object, ...], Fit] = {}
-        self._by_identity: dict[tuple[object, ...], tuple[TaskTerm, tuple[object, ...]]] = {}
         self._selections: dict[str, Selection] = {}
 
     def selection(self, text: str) -> Selection:
@@ -256,16 +255,7 @@ class Fits:
         self, term: TaskTerm, mode: Mode, tasks: int, ports: int = 0, lead: bool = True, excluded: tuple[str, ...] = ()
     ) -> Fit:
         """The refreshed vector of one bundle of `tasks` tasks."""
-        quick = (id(term), mode, tasks, ports, lead, excluded)
-        known = self._by_identity.get(quick)
-        if known is not None:
-            key = known[1]
-        else:
-            # Only what decides the vector: terms that differ in their count or order share one.
-            key = (term.uses, term.select, mode, tasks, ports, lead, excluded)
-            if len(self._by_identity) >= 32 * FIT_LIMIT:
-                self._by_identity.clear()
-            self._by_identity[quick] = (term, key)
+        key = (term.uses, term.select, term.order, mode, tasks, ports, lead, excluded)
         fit = self._fits.pop(key, None)
         if fit is None:
             while len(self._fits) >= FIT_LIMIT:

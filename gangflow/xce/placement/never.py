@@ -22,7 +22,16 @@ def never_fits(hosts: Mapping[str, Host], levels: tuple[str, ...], plan: GroupPl
     Hosts count whatever their state: they may come back. Only what is certain is answered: a group that is merely larger than
     the cluster waits. Code NEVER_FITS; MISCONFIGURED for a name that the cluster does not know.
     """
-    return never_in(Fits(ClusterView(hosts, levels)), plan_ask(plan))
+    kept = _KEPT[0] if _KEPT else None
+    if kept is None or not kept.fits_hosts(hosts, levels):
+        kept = ClusterView(hosts, levels)
+        _KEPT[:] = [kept]
+    return never_in(Fits(kept), plan_ask(plan)) if kept.topology.size else None
+
+
+_KEPT: list[ClusterView] = []
+"""The view of the hosts that were asked about last. It is only read, so that threads may share it, and it never shows: facts
+that differ make another one."""
 
 
 def plan_ask(plan: GroupPlan) -> Ask:

@@ -73,7 +73,7 @@ class Placer:
                 raise UnknownLevel(f"no topology level {part.pack.level!r}: the cluster has {levels}")
             if level > scope[0]:
                 return self._together(part, level, scope)
-        return self._inside(part, scope)
+        return self.inside(part, scope)
 
     def _together(self, part: Part, level: int, scope: Scope) -> bool:
         """In one domain of `level`; if that is only preferred, then in few."""
@@ -88,7 +88,7 @@ class Placer:
     def _one_domain(self, part: Part, level: int, scope: Scope, required: bool, near: Sequence[int] = ()) -> bool:
         mark, placed = self.draft.mark(), len(self.placed)
         for domain in self.candidates(part, level, scope, required, near)[:TRIES]:
-            if self._inside(part, (level, domain)):
+            if self.inside(part, (level, domain)):
                 return True
             self.draft.rollback(mark)
             del self.placed[placed:]
@@ -144,7 +144,8 @@ class Placer:
         first = dict.fromkeys((*near, *(domain + low for domain in held)))
         return [d for d in ordered if d in first] + [d for d in ordered if d not in first] if first else ordered
 
-    def _inside(self, part: Part, scope: Scope) -> bool:
+    def inside(self, part: Part, scope: Scope) -> bool:
+        """Place a part in a scope that satisfies its own packing."""
         if not part.children:
             return self._leaf(part, scope)
         return all(self.place(child, scope) for child in _hardest_first(part.children))

@@ -27,21 +27,22 @@ class Scheduler:
         """
         if not asks:
             return ()
-        fits = self._refreshed(state)
-        session = Session(fits.view, fits, asks)
+        fits = self._for_hosts(state)
+        fits.view.refresh(state)
+        session = Session(fits, asks)
         for _, phase in PHASES:
             phase(session)
         return tuple(session.answers)
 
     def never_fits(self, state: State, plan: GroupPlan) -> Reason | None:
         """As the function of that name, on the hosts of a state, at the cost of a decision."""
-        fits = self._refreshed(state)
+        # What runs does not matter here: the view may stay at any state of these hosts.
+        fits = self._for_hosts(state)
         return never_in(fits, plan_ask(plan)) if fits.view.topology.size else None
 
-    def _refreshed(self, state: State) -> Fits:
-        """The view of this state: changed by what differs from the last one, or made anew when the hosts' facts differ."""
+    def _for_hosts(self, state: State) -> Fits:
+        """The view that was kept, or one made anew when the hosts' facts differ."""
         fits = self._fits
         if fits is None or not fits.view.fits_hosts(state.hosts, state.levels):
             fits = self._fits = Fits(ClusterView(state.hosts, state.levels))
-        fits.view.refresh(state)
         return fits

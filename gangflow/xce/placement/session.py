@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gangflow.xce.core.asks import Ask, AskKind, Grant, Refusal, SlotAsk
 from gangflow.xce.core.state import PendCode, Reason, Task
@@ -33,22 +33,24 @@ class Failed:
     shape: tuple[object, ...]
 
 
-@dataclass(slots=True)
 class Session:
     """The view, the asks, and what has been answered so far."""
 
-    view: ClusterView
-    fits: Fits
-    asks: Sequence[Ask]
-    work: int = SESSION_WORK
-    waiting: dict[AskKind, list[Ask]] = field(default_factory=dict)
-    """Asks of each kind, in order; made by the order phase."""
-    answers: list[Grant | Refusal] = field(default_factory=list)
-    unexplained: list[tuple[Ask, SlotKeys, Failed | Reason]] = field(default_factory=list)
-    failed: dict[tuple[object, ...], Failed] = field(default_factory=dict)
-    """Shapes that do not fit: within a session nothing comes free, so an equal ask is not tried again."""
-    last: str = ""
-    """The group that was tried last: whoever is not reached waits behind it."""
+    def __init__(self, fits: Fits, asks: Sequence[Ask], work: int = SESSION_WORK) -> None:
+        self.view: ClusterView = fits.view
+        self.fits = fits
+        self.asks = asks
+        self.work = work
+        self.waiting: dict[AskKind, list[Ask]] = {}
+        """Asks of each kind, in order; made by the order phase."""
+        self.answers: list[Grant | Refusal] = []
+        self.unexplained: list[tuple[Ask, SlotKeys, Failed | Reason]] = []
+        self.stands: dict[str, list[tuple[str, str]]] = {}
+        """(member, host) of what this session placed, per group: a group's later asks keep to it."""
+        self.failed: dict[tuple[object, ...], Failed] = {}
+        """Shapes that do not fit: within a session nothing comes free, so an equal ask is not tried again."""
+        self.last = ""
+        """The group that was tried last: whoever is not reached waits behind it."""
 
 
 def order_key(ask: Ask) -> tuple[int, int, int, str]:
@@ -63,19 +65,18 @@ def put_in_order(session: Session) -> None:
 
 
 def recover(session: Session) -> None:
-    """Phase 1: lost slots of running groups, each on its own, before anything else may take the room."""
+    """Phase 1: lost slots of running groups, each on its own (or `together`), before anything else may take the room."""
     for ask in session.waiting.get(AskKind.RECOVERY, ()):
-        _one_by_one(session, ask)
+        if ask.together:
+            _whole(session, ask)
+        else:
+            _one_by_one(session, ask)
 
 
 def place_minima(session: Session) -> None:
     """Phase 3: all required slots of a group, or nothing; a later group may go where an earlier one does not fit."""
     for ask in session.waiting.get(AskKind.MINIMUM, ()):
-        outcome = attempt(session, ask, ask.slots, ())
-        if isinstance(outcome, tuple):
-            session.answers.append(Grant(ask.group, outcome))
-        else:
-            session.unexplained.append((ask, tuple((slot.member, slot.index) for slot in ask.slots), outcome))
+        _whole(session, ask)
 
 
 def place_surplus(session: Session) -> None:
@@ -93,7 +94,7 @@ def note_reasons(session: Session) -> None:
             reason = failed
         else:
             # A group that holds nothing itself gets the same answer as any other of its shape.
-            who = "" if ask.kind is AskKind.MINIMUM else ask.group
+            who = ask.group if ask.held or ask.kind is not AskKind.MINIMUM else ""
             shape = (who, *failed.shape)
             if shape not in found:
                 never = None if ask.excluded else never_part(session.fits, failed.request)
@@ -114,30 +115,34 @@ PHASES: tuple[tuple[int, Callable[[Session], None]], ...] = (
 """Numbered as in the design, listed in the order in which they run."""
 
 
+def _whole(session: Session, ask: Ask) -> None:
+    outcome = attempt(session, ask, ask.slots)
+    if isinstance(outcome, tuple):
+        session.answers.append(Grant(ask.group, outcome))
+    else:
+        session.unexplained.append((ask, tuple((slot.member, slot.index) for slot in ask.slots), outcome))
+
+
 def _one_by_one(session: Session, ask: Ask) -> None:
     placed: list[GrantedSlot] = []
-    stands: list[tuple[str, str]] = []
     for slot in ask.slots:
-        outcome = attempt(session, ask, (slot,), stands)
+        outcome = attempt(session, ask, (slot,))
         if isinstance(outcome, tuple):
             placed.extend(outcome)
-            stands.extend((slot.member, task.host) for _, _, tasks in outcome for task in tasks)
         else:
             session.unexplained.append((ask, ((slot.member, slot.index),), outcome))
     if placed:
         session.answers.append(Grant(ask.group, tuple(placed)))
 
 
-def attempt(
-    session: Session, ask: Ask, slots: tuple[SlotAsk, ...], granted: Sequence[tuple[str, str]]
-) -> tuple[GrantedSlot, ...] | Failed | Reason:
+def attempt(session: Session, ask: Ask, slots: tuple[SlotAsk, ...]) -> tuple[GrantedSlot, ...] | Failed | Reason:
     """Place some slots of an ask together, or nothing; the view keeps what was granted and nothing else."""
     if not slots:
         return ()
     view = session.view
     if not view.topology.size:
         return Reason(PendCode.WAITING_CAPACITY, "the cluster has no hosts yet", tuple(least_of(slots).items()))
-    request = compile_ask(session.fits, ask, slots, granted)
+    request = compile_ask(session.fits, ask, slots, session.stands.get(ask.group, ()))
     shape = shape_of(request) if session.failed else None
     if shape is not None and shape in session.failed:
         return session.failed[shape]
@@ -157,6 +162,8 @@ def attempt(
     tasks = slot_tasks(view, placer.placed)
     for key, found in tasks.items():
         view.expect(ask.group, key, found)
+    if ask.pack is not None or ask.pack_members:
+        session.stands.setdefault(ask.group, []).extend((key[0], task.host) for key, found in tasks.items() for task in found)
     return tuple((slot.member, slot.index, tasks[slot.member, slot.index]) for slot in slots)
 
 

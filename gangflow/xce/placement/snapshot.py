@@ -158,8 +158,9 @@ class ClusterView:
                     rows.append(row)
                     columns.append(column)
                     amounts.append(sign * amount)
-            for device, share in task.gpus:
-                if device < self.gpu_free.shape[1]:
+            for number, share in task.gpus:
+                device = number - self.topology.facts[row].gpu_first
+                if 0 <= device < self.gpu_free.shape[1]:
                     self.gpu_free[row, device] += sign * share
             if task.ports:
                 bits = self.ports.mask(row, [number for _, number in task.ports])
@@ -201,9 +202,11 @@ def _changed(now: Iterable[Host], before: Iterable[Host]) -> list[Host]:
 
 
 def _changed_groups(now: Mapping[str, Group], before: Mapping[str, Group]) -> list[str]:
-    """Ids whose group is not the very same object any more; new ones come last, forgotten ones first."""
-    pairs = list(compress(zip(now.values(), before.values(), strict=False), map(is_not, now.values(), before.values())))
-    if len(now) >= len(before) and all(new.id == old.id for new, old in pairs):
-        return [new.id for new, _ in pairs] + [group.id for group in islice(now.values(), len(before), None)]
-    gone = [gid for gid in before if gid not in now]
-    return gone + [gid for gid, group in now.items() if before.get(gid) is not group]
+    """Ids whose group is not the very same object any more, forgotten ones first. One pass without a Python loop."""
+    moved = list(compress(now.values(), map(is_not, now.values(), before.values())))
+    moved.extend(islice(now.values(), len(before), None))
+    changed = [group.id for group in moved if before.get(group.id) is not group]
+    new = sum(1 for gid in changed if gid not in before)
+    if len(now) == len(before) + new:
+        return changed
+    return [gid for gid in before if gid not in now] + changed
