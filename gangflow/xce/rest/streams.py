@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -53,7 +53,7 @@ class Streams:
         self.admit(client)
         return _Stream(self, client, self._pump(source, idle))
 
-    async def _pump(self, source: AsyncGenerator[bytes, None], idle: Callable[[], bytes]) -> AsyncIterator[bytes]:
+    async def _pump(self, source: AsyncGenerator[bytes, None], idle: Callable[[], bytes]) -> AsyncGenerator[bytes, None]:
         closing = asyncio.ensure_future(self._closing.wait())
         step: asyncio.Task[bytes | None] | None = None
         try:
@@ -81,16 +81,19 @@ class Streams:
 class _Stream(StreamingResponse):
     media_type = "text/event-stream"
 
-    def __init__(self, streams: Streams, client: str, chunks: AsyncIterator[bytes]) -> None:
+    def __init__(self, streams: Streams, client: str, chunks: AsyncGenerator[bytes, None]) -> None:
         super().__init__(chunks, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         self._streams = streams
         self._client = client
+        self._chunks = chunks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._streams.open[self._client] += 1
         try:
             await super().__call__(scope, receive, send)
         finally:
+            # A reader that left while something was being sent to it leaves the source waiting in mid-air.
+            await self._chunks.aclose()
             self._streams.open[self._client] -= 1
             if not self._streams.open[self._client]:
                 del self._streams.open[self._client]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -24,11 +25,18 @@ def controller() -> FakeController:
     return FakeController(state_of(running(), pending("g2", "other")))
 
 
+@pytest.fixture(scope="session")
+def built() -> FastAPI:
+    """Made once: making the routes takes longer than most tests."""
+    return create_app(FakeController(), admin_token=ADMIN, body_bytes=20_000)
+
+
 @pytest.fixture
-async def app(controller: FakeController) -> AsyncIterator[FastAPI]:
-    made = create_app(controller, admin_token=ADMIN, streams=Streams(per_client=3, keepalive_s=0.05), body_bytes=20_000)
-    yield made
-    end_streams(made)
+async def app(built: FastAPI, controller: FakeController) -> AsyncIterator[FastAPI]:
+    streams = Streams(per_client=3, keepalive_s=0.05)
+    built.state.service = replace(built.state.service, controller=controller, streams=streams)
+    yield built
+    end_streams(built)
 
 
 @pytest.fixture
