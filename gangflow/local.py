@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -73,8 +74,7 @@ class LocalCluster:
             if process.poll() is None:
                 process.send_signal(signal.SIGUSR1)
             code = process.wait(timeout=STOP_S)
-            words = log.read_text(errors="replace").strip().splitlines()
-            raise _ERRORS.get(code, SetupError)(words[-1] if words else f"the controller ended with {code}")
+            raise _ERRORS.get(code, SetupError)(_last_words(log) or f"the controller ended with {code}")
         _let_go(process)
         return cls(home)
 
@@ -148,6 +148,13 @@ def start_coordinator(group: str, url: str, token: str, log_folder: Path | None)
 def _let_go(process: subprocess.Popen[bytes]) -> None:
     """It is meant to outlive this object, and this process: no warning about that. The thread only waits for its end."""
     threading.Thread(target=process.wait, name=f"reap-{process.pid}", daemon=True).start()
+
+
+def _last_words(log: Path) -> str:
+    """What the controller said last: `code: message`, which may go on over several lines, and its advice."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    begins = [number for number, line in enumerate(lines) if re.match(r"[a-z_]+: ", line)]
+    return "\n".join(lines[begins[-1] :] if begins else lines[-1:])
 
 
 def _first_line(fd: int, limit_s: float) -> bytes:
