@@ -56,8 +56,8 @@ class Run:
         return view
 
     def events(self, after: int | None = None) -> Iterator[EventView]:
-        """The group's durable records, from its submission on, without end."""
-        return self.client.events(after=0 if after is None else after, group=self.id)
+        """The group's durable records, from its submission on (as far as they are kept), without end."""
+        return self.client.events(after=self.client.healthz().horizon if after is None else after, group=self.id)
 
     def cancel(self) -> None:
         """Tear the group down. Returns when that is durable; `wait(check=False)` waits until all is gone."""

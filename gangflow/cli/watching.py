@@ -97,7 +97,7 @@ class Watching:
 
     def _records(self) -> Iterator[EventView]:
         with self.run.cluster.client() as client:
-            yield from client.events(after=0, group=self.run.id)
+            yield from client.events(after=client.healthz().horizon, group=self.run.id)
 
     def _heartbeats(self) -> Iterator[BeatView]:
         with self.run.cluster.client() as client:
