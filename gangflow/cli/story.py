@@ -41,7 +41,7 @@ class Story:
     """(at_ms, text), the newest last; bounded."""
     readmissions: list[Readmission] = field(default_factory=list)
     weights: dict[tuple[int, int], str] = field(default_factory=dict)
-    """(slot, incarnation) of the eligible rollouts → what they serve."""
+    """(slot, incarnation) of the live rollouts → what they serve, or served last."""
     membership: int = 0
     placed_ms: int = 0
     released_ms: int = 0
@@ -129,7 +129,9 @@ class Story:
         except (ValueError, json.JSONDecodeError):
             return ""
         lines = []
-        self.weights = {serving.key: str(serving.weights) for serving in now.rollouts}
+        # Between two steps nobody is eligible: what a live engine served last stays on show.
+        self.weights = {key: weights for key, weights in self.weights.items() if key in now.holding}
+        self.weights |= {serving.key: str(serving.weights) for serving in now.rollouts}
         if now.membership_version != self.membership:
             self.membership = now.membership_version
             members = ", ".join(f"[{index}]#{incarnation}" for index, incarnation in now.holding) or "none"
