@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from gangflow.specs.base import Name, Spec, Whole, later
 from gangflow.specs.quantity import Duration
@@ -48,3 +48,9 @@ class RLCoordinator(Spec):
     """For loading one version of the weights into one rollout."""
     no_progress_timeout: Duration = 600_000
     """The training step may stand still for so long."""
+
+    @model_serializer(mode="wrap")
+    def _with_its_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Always written, although it is the default: `coordinator: {}` would say nothing to a reader.
+        fields: dict[str, Any] = handler(self)
+        return {"kind": self.kind, **fields}
