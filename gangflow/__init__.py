@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from gangflow.specs.claims import Claim
     from gangflow.specs.cluster import ClusterSpec, HostSpec
     from gangflow.specs.coordinator import RLCoordinator
-    from gangflow.specs.document import dump, load
+    from gangflow.specs.document import dump, load, load_cluster
     from gangflow.specs.failure import Backoff, FailureMatch, FailureRule
     from gangflow.specs.group import Barrier, CoStartGroup, Placement, Recovery
-    from gangflow.specs.member import Job, ReplicaSet
+    from gangflow.specs.member import Job, Pack, ReplicaSet, Resources
     from gangflow.specs.probes import ExecProbe, FileProbe, HttpProbe, TcpProbe
 
 _HOMES = {
@@ -29,10 +29,10 @@ _HOMES = {
     "gangflow.specs.claims": ("Claim",),
     "gangflow.specs.cluster": ("ClusterSpec", "HostSpec"),
     "gangflow.specs.coordinator": ("RLCoordinator",),
-    "gangflow.specs.document": ("dump", "load"),
+    "gangflow.specs.document": ("dump", "load", "load_cluster"),
     "gangflow.specs.failure": ("Backoff", "FailureMatch", "FailureRule"),
     "gangflow.specs.group": ("Barrier", "CoStartGroup", "Placement", "Recovery"),
-    "gangflow.specs.member": ("Job", "ReplicaSet"),
+    "gangflow.specs.member": ("Job", "Pack", "ReplicaSet", "Resources"),
     "gangflow.specs.probes": ("ExecProbe", "FileProbe", "HttpProbe", "TcpProbe"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -54,10 +54,12 @@ __all__ = [
     "HttpProbe",
     "Job",
     "NoQuorum",
+    "Pack",
     "Placement",
     "RLCoordinator",
     "Recovery",
     "ReplicaSet",
+    "Resources",
     "Run",
     "SpecError",
     "TcpProbe",
@@ -67,6 +69,7 @@ __all__ = [
     "dump",
     "launch",
     "load",
+    "load_cluster",
 ]
 __version__ = "0.1.0"
 
