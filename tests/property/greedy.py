@@ -96,4 +96,4 @@ def _fit(
 
 
 def _usable(host: Host, ask: Ask) -> bool:
-    return host.state is HostState.UP and host.facts.name not in ask.excluded and not host.superseded
+    return host.state is HostState.UP and host.facts.name not in ask.excluded

@@ -7,6 +7,7 @@ from random import Random
 
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.counts import ACTIVE
+from gangflow.xce.core.due import make, owed_in
 from gangflow.xce.core.index import Index
 from gangflow.xce.core.invariants import check, check_step
 from gangflow.xce.core.plan import (
@@ -22,7 +23,7 @@ from gangflow.xce.core.plan import (
 from gangflow.xce.core.state import GroupState, HostFacts, SlotState, State
 from gangflow.xce.machine import Decision, Scheduler, next_deadline
 from tests.property.greedy import Greedy
-from tests.property.world import Faults, World
+from tests.property.world import Faults, World, name_of
 from tests.unit.xce.core.plans import hosts, job, plan, replicas
 
 G = GroupState
@@ -110,6 +111,7 @@ class History:
         self.world.duration_ms = self.random.choice([4, 400, 5_000, 20_000, 60_000])
         self.world.after_step.append(self.check)
         self.world.after_step.append(self.follow)
+        self.world.after_step.append(self.all_that_became_due_is_sent)
         self.index = Index(self.world.state)
         self.submitted = 0
         self.steps = 0
@@ -120,6 +122,12 @@ class History:
         faults = [*check_step(before, decision.events, decision.state), *check(decision.state)]
         told = "\n  ".join(repr(event)[:300] for event in decision.events)
         assert not faults, f"at {decision.now_ms}: {faults}\nafter\n  {told}"
+
+    def all_that_became_due_is_sent(self, world: World, before: State, decision: Decision) -> None:
+        """A step's effects are exactly what is owed after it and was not owed before, over the whole state."""
+        old = owed_in(before, before.groups, before.hosts)
+        new = [owed for owed in owed_in(decision.state, decision.state.groups, decision.state.hosts) if owed not in old]
+        assert sorted(map(name_of, decision.effects)) == sorted(name_of(make(decision.state, owed)) for owed in new)
 
     def follow(self, world: World, before: State, decision: Decision) -> None:
         """An index that follows the steps equals one that is made anew."""

@@ -104,7 +104,7 @@ class World:
             self.agents.setdefault(facts.node, Agent(facts.node, [])).hosts.append(facts)
         self.claims: dict[str, int] = {}
         """Claims that a provider has made: id → attempt."""
-        self.sent: dict[tuple[str, object], int] = {}
+        self.sent: dict[tuple[str, str], int] = {}
         """When an effect was last sent."""
         self.replies: list[tuple[Command, Reply]] = []
         self.duration_ms = 20_000
@@ -191,7 +191,7 @@ class World:
 
     def _sweep(self) -> None:
         for effect in effects_due(self.state):
-            if self.now_ms - self.sent.get(_name(effect), -RESEND_MS) >= RESEND_MS:
+            if self.now_ms - self.sent.get(name_of(effect), -RESEND_MS) >= RESEND_MS:
                 self.send(effect)
         for agent in self.agents.values():
             self._speak(agent)
@@ -199,7 +199,7 @@ class World:
 
     def send(self, effect: Effect) -> None:
         """An effect on its way: it may be late, lost or doubled."""
-        self.sent[_name(effect)] = self.now_ms
+        self.sent[name_of(effect)] = self.now_ms
         if self.chance(self.faults.lose, "lost effect"):
             return
         for _ in range(2 if self.chance(self.faults.double, "doubled effect") else 1):
@@ -383,7 +383,8 @@ class World:
             self.feed(inp.ClaimReady(effect.claim, effect.attempt, f"/claims/{effect.claim}", host))
 
 
-def _name(effect: Effect) -> tuple[str, object]:
+def name_of(effect: Effect) -> tuple[str, str]:
+    """The identity of an effect: what it does, to which task or claim."""
     if isinstance(effect, Provision | Release):
         return (type(effect).__name__, effect.claim)
-    return (type(effect).__name__, effect.task)
+    return (type(effect).__name__, str(effect.task))

@@ -111,6 +111,11 @@ class Turn:
         elif kind is ev.ClaimChanged:
             self.old_claims[event.claim.id] = None  # type: ignore[union-attr]
             self.touched[event.claim.group] = None  # type: ignore[union-attr]
+        elif kind is ev.SupersededGone:
+            self.old_hosts[event.host] = None  # type: ignore[union-attr]
+            self.freed = True
+            for group_id in self.groups_on(event.host):  # type: ignore[union-attr]
+                self.touched[group_id] = None  # what could not be prepared there can now
         elif kind is ev.HostRegistered:
             self.old_hosts[event.facts.name] = None  # type: ignore[union-attr]
             self.freed = True

@@ -1,0 +1,231 @@
+"""After the start: restart in place, another place, first claim, and the restart of a whole group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gangflow.xce.core import inputs as inp
+from gangflow.xce.core.effects import Prepare, Start, Stop
+from gangflow.xce.core.plan import Action, Cause, RulePlan
+from gangflow.xce.core.state import GroupState, Next, PendCode, SlotState
+from tests.unit.xce.core.plans import hosts, job, plan, replicas
+from tests.unit.xce.core.stage import Stage
+
+G, S = GroupState, SlotState
+AGAIN = RulePlan(Action.RESTART_GROUP, "actor", max_restarts=5)
+
+
+def test_a_restarted_replica_keeps_its_place_and_starts_alone() -> None:
+    """Scenario 73 at a restart: it waits for nobody but itself, and its peers run on."""
+    stage = Stage()
+    stage.run(plan(job(), replicas()))
+    before = stage.slot("rollout")
+    stage.exit("rollout")
+    assert stage.slot("rollout").tasks, "a slot in BACKOFF keeps its allocation"
+    assert stage.due(Prepare, Start) == []
+    stage.wait(1_000)
+    after = stage.slot("rollout")
+    assert after.state is S.PLACED
+    assert (after.incarnation, after.epoch, after.restarts) == (2, 1, 1)
+    assert [(t.host, t.ports) for t in after.tasks] == [(t.host, t.ports) for t in before.tasks]
+    stage.prepare()
+    assert stage.slot("rollout").state is S.STARTING
+    stage.bring_up()
+    assert stage.group().state is G.RUNNING
+
+
+def test_the_backoff_of_one_slot_grows() -> None:
+    stage = Stage()
+    stage.run(plan(job(), replicas()))
+    waits = []
+    for _ in range(3):
+        stage.exit("rollout")
+        waits.append(stage.slot("rollout").until_ms - stage.now_ms)
+        stage.wait(waits[-1])
+        stage.bring_up()
+    assert waits == [1_000, 2_000, 4_000]
+
+
+def test_a_lost_slot_moves_only_when_its_host_is_fenced() -> None:
+    """Scenario 17: while the old incarnation may still run there is no other."""
+    stage = Stage(hosts(3, cpu=1_000))
+    stage.run(plan(replicas(count=2)))
+    stage.lose("h0")
+    slot = stage.slot("rollout")
+    assert slot.state is S.LOST
+    assert slot.tasks
+    stage.wait(4_999)
+    assert stage.slot("rollout").incarnation == 1
+    stage.wait(1)
+    slot = stage.slot("rollout")
+    assert (slot.state, slot.incarnation, slot.tasks[0].host) == (S.PLACED, 2, "h2")
+
+
+def test_first_claim_holds_the_lost_units_for_a_bounded_time() -> None:
+    """Scenario 2: what a broken group lost is its own when it comes back in time, and anybody's after that."""
+    stage = Stage(hosts(2, cpu=1_000))
+    stage.run(plan(replicas(count=2), recovery_timeout_ms=30_000))
+    stage.lose("h0", fence_ms=1_000)
+    stage.wait(1_000)
+    stage.wait(1_000)
+    slot = stage.slot("rollout")
+    assert slot.state is S.PENDING
+    assert slot.tasks, "its units are held, should they come back"
+    assert slot.reason is not None
+    assert slot.reason.code is PendCode.WAITING_CAPACITY
+    stage.submit(plan(job(), name="squatter"))
+    stage.up_host("h0", "b2")
+    assert stage.slot("rollout").state is S.PLACED
+    assert stage.group("g2").state is G.PENDING
+    late = Stage(hosts(2, cpu=1_000))
+    late.run(plan(replicas(count=2), recovery_timeout_ms=30_000))
+    late.lose("h0", fence_ms=1_000)
+    for ms in (1_000, 1_000, 30_000):
+        late.wait(ms)
+    assert late.slot("rollout").tasks == ()
+    late.submit(plan(job(), name="squatter", priority=90))
+    late.up_host("h0", "b2")
+    assert late.group("g2").state is G.PREPARING, "the claim is over: it queues at its group's own place"
+    assert late.slot("rollout").state is S.PENDING
+
+
+def test_a_restarted_slot_that_is_refused_is_placed_anew() -> None:
+    stage = Stage()
+    stage.run(plan(job(), replicas()))
+    stage.exit("rollout")
+    stage.wait(1_000)
+    again = stage.due(Prepare)[0]
+    stage.feed(inp.TaskRefused(again.task, again.host, "port 20000 is taken"))
+    slot = stage.slot("rollout")
+    assert slot.state is S.BACKOFF
+    assert slot.tasks == (), "the place itself may be the fault"
+    assert slot.exit is not None
+    assert slot.exit.cause is Cause.START_FAILED
+    stage.wait(2_000)
+    stage.bring_up()
+    assert stage.group().state is G.RUNNING
+
+
+def test_restart_group_waits_until_every_old_slot_is_gone() -> None:
+    """Scenario 38: nothing of the new epoch is even prepared while anything of the old one may run."""
+    stage = Stage()
+    stage.run(plan(job(), replicas(), rules=(AGAIN,)))
+    places = {key: [(t.host, t.ports) for t in slot.tasks] for key, slot in stage.group().slots.items()}
+    stage.exit("actor")
+    assert stage.group().state is G.RESTARTING
+    stage.wait(10_000)
+    first, second = stage.due(Stop)
+    stage.feed(inp.TaskExited(first.task, first.host, signal=15))
+    assert stage.group().state is G.RESTARTING
+    assert stage.due(Prepare) == []
+    stage.feed(inp.TaskExited(second.task, second.host, signal=15))
+    assert stage.group().state is G.PREPARING
+    assert {key: [(t.host, t.ports) for t in slot.tasks] for key, slot in stage.group().slots.items()} == places
+    stage.bring_up()
+    group = stage.group()
+    assert (group.state, group.epoch) == (G.RUNNING, 2)
+    assert {slot.epoch for slot in group.slots.values()} == {2}
+
+
+def test_the_barrier_serves_a_group_restart_too() -> None:
+    """Scenario 73: at a restart, too, nobody runs before everybody is prepared."""
+    stage = Stage()
+    stage.run(plan(job(), replicas(), rules=(AGAIN,)))
+    stage.exit("actor")
+    stage.gone()
+    stage.wait(1_000)
+    stage.prepare("rollout")
+    assert stage.due(Start) == []
+    stage.prepare("actor")
+    assert len(stage.due(Start)) == 3
+
+
+def test_a_group_restart_runs_finished_jobs_again() -> None:
+    stage = Stage()
+    stage.run(plan(job("prepare"), job("actor"), rules=(AGAIN,)))
+    stage.exit("prepare", code=0)
+    assert stage.slot("prepare").tasks == (), "what finished holds nothing"
+    stage.exit("actor")
+    stage.wait(1_000)
+    assert stage.group().state is G.PREPARING
+    stage.bring_up()
+    assert stage.states() == {"prepare[0]": "READY", "actor[0]": "READY"}
+
+
+def test_a_group_restart_replaces_lost_places_under_first_claim() -> None:
+    stage = Stage(hosts(3, cpu=1_000))
+    stage.run(plan(job(), replicas(count=1), rules=(replace(AGAIN, member=""),)))
+    stage.lose("h0", fence_ms=1_000)
+    assert stage.group().state is G.RESTARTING
+    stage.gone()
+    stage.wait(1_000)
+    group = stage.group()
+    assert group.state is G.PREPARING
+    assert stage.slot("actor").tasks[0].host == "h2"
+    assert stage.slot("rollout").tasks[0].host == "h1"
+    stage.bring_up()
+    assert stage.group().state is G.RUNNING
+
+
+def test_a_group_restart_without_a_place_releases_everything_in_the_end() -> None:
+    """Scenario 6 and 3: what it still holds is given back when its first claim is over, and it waits at its old place."""
+    stage = Stage(hosts(2, cpu=1_000))
+    stage.run(plan(job(), replicas(count=1), rules=(replace(AGAIN, member=""),), recovery_timeout_ms=20_000))
+    submitted = stage.group().submitted_ms
+    stage.lose("h0", fence_ms=1_000)
+    stage.gone()
+    stage.wait(1_000)
+    assert stage.group().state is G.RESTARTING
+    assert stage.slot("rollout").tasks, "held for the restart"
+    assert stage.slot("actor").next is Next.RESTART
+    stage.wait(20_000)
+    group = stage.group()
+    assert group.state is G.PENDING
+    assert group.submitted_ms == submitted
+    assert group.reason is not None
+    assert group.reason.code is PendCode.WAITING_CAPACITY
+    assert not any(slot.tasks for slot in group.slots.values())
+    stage.up_host("h0", "b2")
+    stage.bring_up()
+    assert stage.group().state is G.RUNNING
+
+
+def test_an_operator_restarts_outside_rules_and_budgets() -> None:
+    """Scenario 37: one member is resumed by hand, also one that was given up; no budget is spent."""
+    stage = Stage()
+    rule = RulePlan(Action.TOLERATE, "rollout")
+    stage.run(plan(job(), replicas(count=3, least=1), rules=(rule,)))
+    stage.exit("rollout", 2)
+    assert stage.slot("rollout", 2).state is S.RETIRED
+    assert stage.ask(inp.RestartSlot("g1", "rollout", 2, 1)).ok
+    stage.bring_up()
+    assert stage.slot("rollout", 2).state is S.READY
+    assert stage.group().tolerated == ()
+    assert stage.ask(inp.RestartSlot("g1", "rollout", 0, 1)).ok
+    assert stage.slot("rollout", 0).state is S.STOPPING
+    stage.gone()
+    stage.bring_up()
+    slot = stage.slot("rollout", 0)
+    assert (slot.state, slot.incarnation) == (S.READY, 2)
+    assert slot.exit is not None
+    assert slot.exit.cause is None, "what a user stopped matches no rule"
+    assert stage.group().budgets == ()
+    stale = stage.ask(inp.RestartSlot("g1", "rollout", 0, 1))
+    assert (stale.status, stale.code) == (409, "superseded")
+    assert stage.ask(inp.RestartSlot("g1", "rollout", 9, 1)).status == 404
+
+
+def test_an_operator_ends_a_backoff() -> None:
+    stage = Stage()
+    stage.run(plan(job(), replicas()))
+    stage.exit("rollout")
+    assert stage.ask(inp.RestartSlot("g1", "rollout", 0, 1)).ok
+    assert stage.slot("rollout").state is S.PLACED
+
+
+def test_a_slot_that_may_not_be_restarted_says_why() -> None:
+    stage = Stage()
+    stage.submit(plan(job(), replicas()))
+    reply = stage.ask(inp.RestartSlot("g1", "rollout", 0, 1))
+    assert (reply.status, reply.code) == (409, "conflict")
+    assert "PREPARING" in reply.message
