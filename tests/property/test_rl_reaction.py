@@ -51,6 +51,13 @@ class Histories(RuleBasedStateMachine):
         self.late.append((index, incarnation, phase, self.world.seq))
         self.world.move(index, target, incarnation + 1 if target == "PLACED" else None)
 
+    @rule(index=SLOTS, steps=st.integers(1, 4))
+    def slot_gets_on(self, index: int, steps: int) -> None:
+        """A few steps along the usual way, back to READY."""
+        for _ in range(steps):
+            if self.world.slots[index][1] != "READY":
+                self.slot_moves(index, 0)
+
     @rule(data=st.data())
     @precondition(lambda self: self.late)
     def old_news_comes_again(self, data: st.DataObject) -> None:
@@ -76,10 +83,27 @@ class Histories(RuleBasedStateMachine):
         self.world.move_actor("RUNNING")
         self.version = max(0, self.version - rewind)
 
+    @rule(ahead=st.integers(-2, 2))
+    def actor_restarts_and_publishes(self, ahead: int) -> None:
+        self.actor_restarts(0)
+        self.version = max(0, self.version + ahead)
+        self.world.publish(self.version)
+
     @rule(data=st.data(), outcome=st.sampled_from(["ok", "ok", "ok", "refused", "lost", "silent"]))
     @precondition(lambda self: self.world.calls)
     def engine_answers(self, data: st.DataObject, outcome: str) -> None:
         self.world.perform(data.draw(st.integers(0, len(self.world.calls) - 1)), outcome)
+
+    @rule(times=st.integers(1, 6))
+    @precondition(lambda self: self.world.calls)
+    def engines_answer(self, times: int) -> None:
+        for _ in range(min(times, len(self.world.calls))):
+            self.world.perform()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.world.answers)
+    def an_answer_comes_twice(self, data: st.DataObject) -> None:
+        self.world.tell(*data.draw(st.sampled_from(self.world.answers[-8:])))
 
     @rule(index=SLOTS, ok=st.booleans())
     def health(self, index: int, ok: bool) -> None:
@@ -146,7 +170,7 @@ class Histories(RuleBasedStateMachine):
         world.finish_calls()
         world.move_actor("RUNNING")
         for index in world.slots:
-            incarnation, phase = world.slots[index]
+            _, phase = world.slots[index]
             rollout = world.state.rollout(index)
             if phase != "READY" or (rollout is not None and rollout.reported is not None):
                 world.revive(index)
@@ -163,5 +187,8 @@ class Histories(RuleBasedStateMachine):
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(
-    max_examples=120, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=120,
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

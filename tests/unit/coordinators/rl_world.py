@@ -59,6 +59,8 @@ class World:
     calls: list[tuple[int, EngineCall]] = field(default_factory=list)
     """(term, call) on their way."""
     log: list[Action] = field(default_factory=list)
+    answers: list[tuple[int, EngineAnswered]] = field(default_factory=list)
+    """Every answer that was ever given, with the term of who asked."""
     fenced: set[int] = field(default_factory=set)
     coordinators: dict[int, RLState] = field(default_factory=dict)
     """By term; a fenced one is stopped."""
@@ -86,7 +88,7 @@ class World:
 
     def slot_seen(self, index: int) -> SlotSeen:
         incarnation, phase = self.slots[index]
-        return SlotSeen(self.limits.rollout, index, incarnation, phase, self.seq, url(index, incarnation))
+        return SlotSeen(self.limits.rollout, index, incarnation, phase, self.seq, url(index))
 
     def tell(self, term: int, observation: Observation) -> list[Action]:
         """One coordinator observes and acts; a fenced one has stopped."""
@@ -215,6 +217,7 @@ class World:
         self, term: int, call: EngineCall, ok: bool, weights: WeightsId | None, message: str = "", *, answered: bool = True
     ) -> None:
         answer = EngineAnswered(call.index, call.incarnation, call.call, ok, weights, message, answered)
+        self.answers.append((term, answer))
         self.tell(term, answer)
 
     def finish_calls(self) -> None:
@@ -247,8 +250,9 @@ class World:
         return [action for action in self.log if isinstance(action, FailGroup)]
 
 
-def url(index: int, incarnation: int) -> str:
-    return f"http://127.0.0.1:{7000 + 100 * index + incarnation}"
+def url(index: int) -> str:
+    """A slot that restarts in place answers at the same address."""
+    return f"http://127.0.0.1:{7000 + index}"
 
 
 def running(**limits: int) -> World:

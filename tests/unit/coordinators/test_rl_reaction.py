@@ -83,7 +83,7 @@ def test_a_syncing_rollout_admits_nothing_and_still_holds_what_runs() -> None:
 
 
 def test_a_death_deregisters_first_and_grows_the_membership_version() -> None:
-    """Scenario 48: membership is what it really is before anything else happens; the restarted engine is promoted by its sync."""
+    """Scenario 48: membership is what it really is before anything else happens; a sync promotes."""
     world = running()
     before = world.eligible
     assert before is not None
@@ -182,7 +182,7 @@ def test_a_streak_of_an_older_incarnation_means_nothing() -> None:
 
 
 def test_the_actor_restarts_and_every_rollout_is_stale() -> None:
-    """Scenario 83: after the trainer's restart nothing is generated before its own weights were pushed; version 0 is a new one."""
+    """Scenario 83: after the trainer's restart nothing is generated before its own weights were pushed."""
     world = running()
     world.publish(1)
     world.finish_calls()
@@ -213,6 +213,20 @@ def test_a_dead_actors_weights_that_are_still_loading_are_not_admitted() -> None
     world.move_actor("PLACED", 2)
     world.finish_calls()
     assert world.serving() == []
+
+
+def test_a_dead_actors_version_is_not_young_however_near_its_number() -> None:
+    world = running(max_staleness=2)
+    world.publish(1)
+    while not (world.calls and world.calls[0][1].verb is Verb.RESUME):
+        world.perform()
+    world.move_actor("PLACED", 2)
+    world.move_actor("RUNNING")
+    world.publish(2)
+    world.perform()  # The old actor's version 1 is admitted by the engine itself, after the new one's version 2 appeared.
+    assert world.serving() == []
+    world.finish_calls()
+    assert {serving.weights for serving in world.eligible.rollouts} == {world.head.weights}  # type: ignore[union-attr]
 
 
 def test_newer_weights_during_a_load_are_loaded_before_it_serves() -> None:

@@ -35,6 +35,8 @@ class FakeXce:
         self.reports: list[tuple[str, int, int, str]] = []
         self.term = 0
         self.away = False
+        self.unanswered = 0
+        """Calls that were made while it was away."""
         self.superseded = False
 
     # --- what a test does
@@ -54,9 +56,7 @@ class FakeXce:
             old = self.slots[member, index]
             number = old.incarnation if incarnation is None else incarnation
             addresses = {"http": (address,)} if address else ({} if number != old.incarnation else old.addresses)
-            self.slots[member, index] = old.model_copy(
-                update={"state": state, "incarnation": number, "addresses": addresses}
-            )
+            self.slots[member, index] = old.model_copy(update={"state": state, "incarnation": number, "addresses": addresses})
             kind = "SlotPlaced" if state == "PLACED" else "SlotExited" if state in {"DONE", "EXIT", "LOST"} else "SlotChanged"
             self.emit(kind, member=member, index=index, incarnation=number, before=old.state, state=state)
 
@@ -142,6 +142,7 @@ class FakeXce:
 
     def _answer(self) -> None:
         if self.away:
+            self.unanswered += 1
             raise Unreachable("nobody answers")
 
 
