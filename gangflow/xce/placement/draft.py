@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,20 +11,21 @@ from gangflow.xce.placement.need import Mode, Need
 from gangflow.xce.placement.snapshot import WHOLE, ClusterView
 
 Shares = tuple[tuple[int, int], ...]
+NO_PORTS: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Bundles of one need that stand on one host. `gpus` has an entry for each task (devices as the node
-    numbers them), `ports` a list per task."""
+class Chunk(NamedTuple):
+    """Bundles of one need that stand on one host."""
 
     need: Need
     host: int
     bundles: int
-    gpus: tuple[Shares, ...]
-    ports: tuple[int, ...]
-    shares_host: bool = False
-    """The slot's earlier tasks of this term on the host pay what is used per host."""
+    gpus: Sequence[Shares]
+    """Of each task, devices as the node numbers them; empty if the need has none."""
+    ports: Sequence[int]
+    """`need.ports` numbers of each task."""
+    paid: bool = False
+    """The slot's earlier tasks on the host pay what is used per host."""
 
 
 class Draft:
@@ -43,85 +44,83 @@ class Draft:
         while len(self._undo) > mark:
             self._undo.pop()()
 
-    def settle(self) -> None:
-        """Keep what was taken."""
-        self._undo.clear()
-
     def take(self, need: Need, pieces: Sequence[tuple[int, int]], paid: int = -1) -> list[Chunk]:
         """Take `(host, bundles)` pieces; a piece may come back smaller where a shared port pool has run dry.
 
         `paid` is a host on which the per-host uses of this slot are paid for already. Hosts must not repeat.
         """
+        if need.ports:
+            pieces = self._with_ports(need, pieces)
+        if not pieces:
+            return []
         view = self.view
-        chunks: list[Chunk] = []
-        for host, wanted in pieces:
-            bundles = wanted
-            if need.ports:
-                bundles = min(wanted, int(view.ports.free[host]) // (need.ports * need.tasks))
-            if bundles < 1:
-                continue
-            gpus: tuple[Shares, ...] = ()
-            if need.uses_gpus:
-                found = self._gpus(need, host, bundles, host == paid)
-                if found is None:
-                    continue
-                gpus = found
-            ports = self._ports(host, bundles * need.tasks * need.ports) if need.ports else ()
-            chunks.append(Chunk(need, host, bundles, gpus, ports, host == paid))
-        if chunks:
-            self._counters(need, chunks)
-        return chunks
-
-    def _counters(self, need: Need, chunks: Sequence[Chunk]) -> None:
-        view = self.view
-        rows = np.array([chunk.host for chunk in chunks], dtype=np.intp)
-        times = np.array([chunk.bundles for chunk in chunks], dtype=np.int64)
-        taken = times[:, None] * need.row
-        for position, chunk in enumerate(chunks):
-            if not chunk.shares_host:
-                taken[position] += need.once
+        hosts = [host for host, _ in pieces]
+        rows = np.array(hosts, dtype=np.intp)
+        gpus: Sequence[Sequence[Shares]] = ()
+        before = None
+        if need.uses_gpus:
+            before = view.gpu_free.take(rows, axis=0)
+            left = before.tolist()
+            base = view.gpu_base
+            found = [devices(need, left[i], n, base[host], host == paid) for i, (host, n) in enumerate(pieces)]
+            if None in found:
+                # Counted too generously (never for devices of one size): leave the host out.
+                return self.take(need, [piece for piece, shares in zip(pieces, found, strict=True) if shares is not None], paid)
+            gpus = [shares for shares in found if shares is not None]
+            view.gpu_free[rows] = left
+        taken = np.array([bundles for _, bundles in pieces], dtype=np.int64)[:, None] * need.row
+        if need.has_once:
+            taken += need.once
+            if paid in hosts:
+                taken[hosts.index(paid)] -= need.once
         view.free[rows] -= taken
-        touched = rows.tolist()
-        view.touch(touched)
+        ports, bits = self._take_ports(need, pieces) if need.ports else ((), [])
+        view.touch(hosts)
 
         def give_back() -> None:
             view.free[rows] += taken
-            view.touch(touched)
+            if before is not None:
+                view.gpu_free[rows] = before
+            for host, mask in bits:
+                view.touch(view.ports.change(host, mask, False))
+            view.touch(hosts)
 
         self._undo.append(give_back)
+        return [
+            Chunk(need, host, bundles, gpus[i] if gpus else (), ports[i] if ports else NO_PORTS, host == paid)
+            for i, (host, bundles) in enumerate(pieces)
+        ]
 
-    def _gpus(self, need: Need, host: int, bundles: int, paid: bool) -> tuple[Shares, ...] | None:
-        """Devices for every task of some bundles on one host; None (and nothing taken) if they are not there."""
-        view = self.view
-        first = view.topology.facts[host].gpu_first
-        before = view.gpu_free[host].tolist()
-        left = list(before)
-        found: list[Shares] = []
-        for bundle in range(bundles):
-            for task in range(need.tasks):
-                shares = grab(left, need.gpu_first if pays(need, bundle, task, paid) else need.gpu_rest)
-                if shares is None:
-                    return None
-                found.append(tuple((first + device, share) for device, share in shares) if first else shares)
-        view.gpu_free[host] = left
-        view.touch((host,))
+    def _with_ports(self, need: Need, pieces: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The pieces, cut to what is left in pools that several of their hosts may share."""
+        pools, each = self.view.ports, need.ports * need.tasks
+        claimed: dict[int, int] = {}
+        cut: list[tuple[int, int]] = []
+        for host, wanted in pieces:
+            bundles = wanted
+            if pools.shared(host):
+                node = pools.node[host]
+                before = claimed.get(node, 0)
+                bundles = min(wanted, max(0, int(pools.free[host]) - before) // each)
+                claimed[node] = before + bundles * each
+            if bundles:
+                cut.append((host, bundles))
+        return cut
 
-        def give_back() -> None:
-            view.gpu_free[host] = before
-            view.touch((host,))
-
-        self._undo.append(give_back)
-        return tuple(found)
-
-    def _ports(self, host: int, count: int) -> tuple[int, ...]:
-        view = self.view
-        numbers = view.ports.lowest(host, count)
-        if numbers is None:
-            raise AssertionError(f"ports of host {view.topology.names[host]} ran out after they were counted")
-        bits = view.ports.mask(host, numbers)
-        view.touch(view.ports.change(host, bits, True))
-        self._undo.append(lambda: view.touch(view.ports.change(host, bits, False)))
-        return tuple(numbers)
+    def _take_ports(
+        self, need: Need, pieces: Sequence[tuple[int, int]]
+    ) -> tuple[Sequence[Sequence[int]], list[tuple[int, int]]]:
+        pools, each = self.view.ports, need.ports * need.tasks
+        numbers: list[Sequence[int]] = []
+        bits: list[tuple[int, int]] = []
+        for host, bundles in pieces:
+            found, mask = pools.lowest(host, bundles * each)
+            touched = pools.change(host, mask, True)
+            if len(touched) > 1:
+                self.view.touch(touched)
+            numbers.append(found)
+            bits.append((host, mask))
+        return numbers, bits
 
 
 def pays(need: Need, bundle: int, task: int, paid: bool) -> bool:
@@ -130,30 +129,42 @@ def pays(need: Need, bundle: int, task: int, paid: bool) -> bool:
     return task == 0 and (need.mode is not Mode.EACH or (bundle == 0 and not paid))
 
 
+def devices(need: Need, left: list[int], bundles: int, base: int, paid: bool) -> list[Shares] | None:
+    """Devices of every task of some bundles, taken from one host's `left` in place; None if they are not there."""
+    amount, tasks = need.gpu_rest, bundles * need.tasks
+    if need.gpu_first == amount and amount % WHOLE == 0:
+        each = amount // WHOLE
+        whole = [(base + device, WHOLE) for device, free in enumerate(left) if free == WHOLE][: each * tasks]
+        if len(whole) < each * tasks:
+            return None
+        for device, _ in whole:
+            left[device - base] = 0
+        return [(pair,) for pair in whole] if each == 1 else [tuple(whole[i : i + each]) for i in range(0, len(whole), each)]
+    found: list[Shares] = []
+    for bundle in range(bundles):
+        for task in range(need.tasks):
+            shares = grab(left, need.gpu_first if pays(need, bundle, task, paid) else amount)
+            if shares is None:
+                return None
+            found.append(tuple((base + device, share) for device, share in shares))
+    return found
+
+
 def grab(left: list[int], amount: int) -> Shares | None:
     """Take `amount` thousandths from a host's devices in place: whole devices first, then the tightest for a fraction."""
-    if amount == 0:
-        return ()
-    taken: list[tuple[int, int]] = []
-    for device, free in enumerate(left):
-        if len(taken) * WHOLE + WHOLE > amount:
-            break
-        if free == WHOLE:
-            taken.append((device, WHOLE))
-            left[device] = 0
-    fraction = amount - len(taken) * WHOLE
-    if fraction >= WHOLE:
-        for device, share in taken:
-            left[device] += share
+    whole, fraction = divmod(amount, WHOLE)
+    free = [device for device, room in enumerate(left) if room == WHOLE][:whole]
+    if len(free) < whole:
         return None
+    taken = [(device, WHOLE) for device in free]
     if fraction:
-        fitting = [(free, device) for device, free in enumerate(left) if free >= fraction]
+        fitting = [(room, device) for device, room in enumerate(left) if room >= fraction and device not in free]
         if not fitting:
-            for device, share in taken:
-                left[device] += share
             return None
         device = min(fitting)[1]
         left[device] -= fraction
         taken.append((device, fraction))
         taken.sort()
+    for device in free:
+        left[device] = 0
     return tuple(taken)

@@ -53,43 +53,63 @@ def explain(fits: Fits, request: Part, group: str, blocked: Blocked | None) -> R
 
     `blocked` is the required packing that failed, if an attempt got so far.
     """
-    view = fits.view
-    excluded = exclusions(fits, request)
-    relaxed = Placer(fits, Heed.NONE)
-    fits_anywhere = relaxed.place(request)
-    short = relaxed.short
-    near = nearest(fits, short[1], CLUSTER, [row[2].host for row in relaxed.placed]) if short is not None else None
-    relaxed.draft.rollback(0)
     if blocked is None and (part := outermost_required(request)) is not None and part.pack is not None:
-        blocked = (part, view.topology.level(part.pack.level) or 0, CLUSTER)
-    if fits_anywhere and blocked is not None:
+        blocked = (part, fits.view.topology.level(part.pack.level) or 0, CLUSTER)
+    excluded = exclusions(fits, request)
+    shortfall = _shortfall(fits, request.amounts, _free_for(fits, request))
+    if shortfall:
+        return _capacity(fits, request, group, blocked, shortfall, excluded)
+    relaxed = Placer(fits, Heed.NONE)
+    if relaxed.place(request) and blocked is not None:
+        relaxed.draft.rollback(0)
         # Once more, up to where it fails: what the other parts of the group take is then taken.
         again = Placer(fits, Heed.REQUIRED)
         again.place(request)
         reason = _topology(fits, again.blocked or blocked, group, excluded)
         again.draft.rollback(0)
         return reason
+    short = relaxed.short
+    near = nearest(fits, short[1], CLUSTER, [row.chunk.host for row in relaxed.placed]) if short is not None else None
+    relaxed.draft.rollback(0)
+    if near is None:
+        shortfall = ((HOSTS, short[2] if short is not None else 1),)
+        return Reason(PendCode.WAITING_SHAPE, missing_text(shortfall, "in the cluster"), shortfall, excluded=excluded)
+    name = fits.view.topology.names[near.host]
+    text = missing_text(near.shortfall, f"on node {name}")
+    who = blocker(fits.view, near.host, near.shortfall, group)
+    return Reason(PendCode.WAITING_SHAPE, text, near.shortfall, name, who, excluded)
 
-    shortfall = _shortfall(fits, request.amounts, _free_for(fits, request))
-    on = f"on node {view.topology.names[near.host]}" if near is not None else ""
-    held = near.host if near is not None else -1
-    if not shortfall:
-        shortfall = near.shortfall if near is not None else ((HOSTS, short[2] if short is not None else 1),)
-        domain = view.topology.names[near.host] if near is not None else ""
-        text = missing_text(shortfall, on or "in the cluster")
-        return Reason(PendCode.WAITING_SHAPE, text, shortfall, domain, blocker(view, held, shortfall, group), excluded)
-    domain, where = "", "in the cluster"
+
+def _capacity(
+    fits: Fits,
+    request: Part,
+    group: str,
+    blocked: Blocked | None,
+    shortfall: tuple[tuple[str, int], ...],
+    excluded: tuple[tuple[str, int], ...],
+) -> Reason:
+    """Less is free in all than the request takes."""
+    view = fits.view
+    domain, where, scope = "", "in the cluster", CLUSTER
     if blocked is not None and blocked[0].amounts == request.amounts:
         best, lacking = best_domain(fits, *blocked)
         if lacking:
-            shortfall, domain = lacking, view.topology.label(blocked[1], best)
+            shortfall, domain, scope = lacking, view.topology.label(blocked[1], best), (blocked[1], best)
             where = f"in {level_name(blocked[0])} {domain}"
     text = missing_text(shortfall, where)
-    if near is not None and near.shortfall == shortfall:
-        text, domain = missing_text(shortfall, on), domain or view.topology.names[near.host]
-    elif near is not None and short is not None:
-        text += f"; nearest for {short[0].name}: {missing_text(near.shortfall, on)}"
-    return Reason(PendCode.WAITING_CAPACITY, text, shortfall, domain, blocker(view, held, shortfall, group), excluded)
+    # The need that is the furthest from being met, and the host that lacks least for one more of it.
+    names = [name for name, _ in shortfall]
+    concerned = [row for row in request.demands if any(name in names for name, _ in row[0].need.amounts)] or request.demands
+    fit = min(concerned, key=lambda row: (row[0].total >= row[1], row[0].best))[0]
+    near = nearest(fits, fit, scope)
+    if near is None:
+        return Reason(PendCode.WAITING_CAPACITY, text, shortfall, domain, excluded=excluded)
+    node = view.topology.names[near.host]
+    if near.shortfall == shortfall:
+        text, domain = missing_text(shortfall, f"on node {node}"), domain or node
+    else:
+        text += f"; nearest for one more: {missing_text(near.shortfall, f'on node {node}')}"
+    return Reason(PendCode.WAITING_CAPACITY, text, shortfall, domain, blocker(view, near.host, shortfall, group), excluded)
 
 
 def level_name(part: Part) -> str:
@@ -112,7 +132,7 @@ def _topology(fits: Fits, blocked: Blocked, group: str, excluded: tuple[tuple[st
             trial.draft.rollback(0)
             return reason
         if trial.short is not None:
-            near = nearest(fits, trial.short[1], (level, best), [row[2].host for row in trial.placed])
+            near = nearest(fits, trial.short[1], (level, best), [row.chunk.host for row in trial.placed])
         shortfall = near.shortfall if near is not None else ((HOSTS, trial.short[2] if trial.short is not None else 1),)
         trial.draft.rollback(0)
     label = view.topology.label(level, best)

@@ -18,21 +18,69 @@ ENDLESS = 1 << 20
 FIT_LIMIT = 128
 """Distinct needs with a vector of their own: at 100,000 hosts one takes about a megabyte."""
 
-Rows = Any
-"""Host rows: an index array or a slice."""
+
+class Rows:
+    """Some hosts' rows, gathered once for all who read them."""
+
+    def __init__(self, view: ClusterView, index: Any, free: Ints, gpus: npt.NDArray[np.int32], ports: Ints) -> None:
+        self.index = index
+        """An index array or a slice."""
+        self.free = free
+        self.gpus = gpus
+        self.ports = ports
+        self.usable = view.usable[index]
+        self._view = view
+        self._whole: Ints | None = None
+        self._domains: npt.NDArray[np.intp] | None = None
+
+    @property
+    def whole(self) -> Ints:
+        """Devices of which nothing is taken."""
+        if self._whole is None:
+            whole: Ints = np.add.reduce(self.gpus == WHOLE, axis=1)
+            self._whole = whole
+        return self._whole
+
+    @property
+    def domains(self) -> npt.NDArray[np.intp]:
+        """The domains of each host on every level, numbered through."""
+        if self._domains is None:
+            self._domains = self._view.topology.flat.take(self.index, axis=0)
+        return self._domains
+
+
+class Recent:
+    """What changed in the view since a point of its log. Readers mostly ask from the same point: it is gathered once."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self.view = view
+        self._key = (-1, -1, -1)
+        self._rows: Rows | None = None
+
+    def since(self, seen: int) -> Rows:
+        """The hosts that were touched since the log had `seen` entries, as they are now."""
+        view = self.view
+        key = (view.generation, seen, len(view.touched))
+        if self._rows is None or key != self._key:
+            index = np.array(list(dict.fromkeys(view.touched[seen:])), dtype=np.intp)
+            free, gpus = view.free.take(index, axis=0), view.gpu_free.take(index, axis=0)
+            self._rows = Rows(view, index, free, gpus, view.ports.free.take(index))
+            self._key = key
+        return self._rows
 
 
 class Fit:
     """The vector of one need (and excluded hosts): `cap` bundles per host, `sums` per domain of every level."""
 
-    def __init__(self, view: ClusterView, need: Need, selection: Selection, excluded: tuple[str, ...]) -> None:
-        self.view = view
+    def __init__(self, recent: Recent, need: Need, selection: Selection, excluded: tuple[str, ...]) -> None:
+        self.view = view = recent.view
+        self.recent = recent
         self.need = need
         self.excluded = excluded
         self.selection = selection
-        self.columns = np.flatnonzero(need.row)
-        self.divisor = need.row[self.columns]
-        self.has_once = bool(need.once.any())
+        self.divisors = [(int(column), int(need.row[column])) for column in np.flatnonzero(need.row)]
+        self.devices = need.gpus.whole if need.uses_gpus and not need.gpus.shares and not need.has_gpus_once else 0
+        """Whole devices of a bundle, where that is all about GPUs."""
         self.allowed: Bools = selection.fixed.copy()
         for name in excluded:
             row = view.topology.index.get(name)
@@ -40,6 +88,7 @@ class Fit:
                 self.allowed[row] = False
         if not need.known:
             self.allowed[:] = False
+        self.anywhere = bool(self.allowed.all())
         self._empty: Ints | None = None
         self._empty_sums: Ints | None = None
         self._best = -1
@@ -60,7 +109,7 @@ class Fit:
         if self._empty is None:
             everything = slice(None)
             view = self.view
-            found = self._count(view.capacity, view.gpu_capacity, view.ports.count)
+            found = self._count(Rows(view, everything, view.capacity, view.gpu_capacity, view.ports.count))
             self._empty = np.where(self.allowed & self.selection.mask(everything, view.capacity, view.gpu_capacity), found, 0)
         return self._empty
 
@@ -95,40 +144,50 @@ class Fit:
         if self._generation == view.generation and self._seen == len(log):
             return
         if self._generation != view.generation or len(log) - self._seen > view.topology.size:
-            self.cap = self._compute(slice(None))
+            self.cap = self._compute(Rows(view, slice(None), view.free, view.gpu_free, view.ports.free))
             add_up(view.topology, self.cap, self.sums)
         else:
-            rows = np.array(list(dict.fromkeys(log[self._seen :])), dtype=np.intp)
-            now = self._compute(rows)
-            delta = now - self.cap[rows]
-            self.cap[rows] = now
-            np.add.at(self.sums, view.topology.flat[rows], delta[:, None])
+            changed = self.recent.since(self._seen)
+            now = self._compute(changed)
+            delta = now - self.cap.take(changed.index)
+            self.cap[changed.index] = now
+            np.add.at(self.sums, changed.domains, delta[:, None])
         self._seen, self._generation = len(log), view.generation
 
     def _compute(self, rows: Rows) -> Ints:
-        view = self.view
-        free, gpus = view.free[rows], view.gpu_free[rows]
-        found = self._count(free, gpus, view.ports.free[rows])
-        allowed = view.usable[rows] & self.allowed[rows]
+        found = self._count(rows) * rows.usable
+        if not self.anywhere:
+            found *= self.allowed[rows.index]
         if self.selection.moving:
-            allowed &= self.selection.mask(rows, free, gpus)
-        return np.where(allowed, found, 0)
+            found *= self.selection.mask(rows.index, rows.free, rows.gpus)
+        return found
 
-    def _count(self, free: Ints, gpus: npt.NDArray[np.int32], ports: Ints) -> Ints:
-        need = self.need
-        found = np.full(len(free), ENDLESS, dtype=np.int64)
-        if self.has_once:
+    def _count(self, rows: Rows) -> Ints:
+        """Bundles that the rows hold, whatever the state of the hosts."""
+        need, free = self.need, rows.free
+        found: Ints | None = None
+        if need.has_once:
             free = free - need.once
-            found[(free < 0)[:, need.once > 0].any(axis=1)] = 0
-        if len(self.columns):
-            np.minimum(found, (free[:, self.columns] // self.divisor).min(axis=1), out=found)
-        if need.uses_gpus:
-            np.minimum(found, _gpu_bundles(gpus, need.gpus, need.gpus_once), out=found)
+        for column, divisor in self.divisors:
+            found = _least(found, free[:, column] // divisor)
+        if self.devices:
+            whole: Ints = rows.whole // self.devices
+            found = _least(found, whole)
+        elif need.uses_gpus:
+            found = _least(found, _gpu_bundles(rows.gpus, need.gpus, need.gpus_once))
         if need.ports:
-            np.minimum(found, ports // (need.ports * need.tasks), out=found)
+            found = _least(found, rows.ports // (need.ports * need.tasks))
+        if found is None:
+            found = np.full(len(free), ENDLESS, dtype=np.int64)
+        if need.has_once:
+            found[(free < 0)[:, need.once > 0].any(axis=1)] = 0
         if need.mode is Mode.TILE:
             np.minimum(found, 1, out=found)
         return np.maximum(found, 0)
+
+
+def _least(one: Ints | None, other: Ints) -> Ints:
+    return other if one is None else np.minimum(one, other)
 
 
 def add_up(topology: Topology, rows: Ints, sums: Ints) -> None:
@@ -162,8 +221,9 @@ def _gpu_bundles(gpus: npt.NDArray[np.int32], need: GpuNeed, once: GpuNeed) -> I
 class FreeSums:
     """Free amounts per domain over usable hosts: the counters, then GPUs, then ports. A joint bound for several needs."""
 
-    def __init__(self, view: ClusterView) -> None:
-        self.view = view
+    def __init__(self, recent: Recent) -> None:
+        self.view = view = recent.view
+        self.recent = recent
         self.names = (*view.counters, GPUS, PORTS)
         self.column = {name: position for position, name in enumerate(self.names)}
         self._rows: Ints = np.zeros((view.topology.size, len(self.names)), dtype=np.int64)
@@ -202,7 +262,7 @@ class FreeSums:
         offset = view.topology.offset
         return self._capacity if level == view.topology.depth else self._capacity_sums[offset[level] : offset[level + 1]]
 
-    def free(self, rows: Rows) -> Ints:
+    def free(self, rows: Any) -> Ints:
         """Free amounts of hosts, as rows of these columns; nothing where a host is not usable."""
         view = self.view
         found = np.concatenate(
@@ -225,11 +285,12 @@ class FreeSums:
             self._rows = self.free(slice(None))
             add_up(view.topology, self._rows, self.sums)
         else:
-            rows = np.array(list(dict.fromkeys(log[self._seen :])), dtype=np.intp)
+            changed = self.recent.since(self._seen)
+            rows = changed.index
             now = self.free(rows)
-            delta = now - self._rows[rows]
+            delta = now - self._rows.take(rows, axis=0)
             self._rows[rows] = now
-            np.add.at(self.sums, view.topology.flat[rows], delta[:, None, :])
+            np.add.at(self.sums, changed.domains, delta[:, None, :])
         self._seen, self._generation = len(log), view.generation
 
 
@@ -238,7 +299,8 @@ class Fits:
 
     def __init__(self, view: ClusterView) -> None:
         self.view = view
-        self.sums = FreeSums(view)
+        self.recent = Recent(view)
+        self.sums = FreeSums(self.recent)
         self._fits: dict[tuple[object, ...], Fit] = {}
         self._selections: dict[str, Selection] = {}
 
@@ -261,7 +323,7 @@ class Fits:
             while len(self._fits) >= FIT_LIMIT:
                 del self._fits[next(iter(self._fits))]
             need = resolve(self.view, term, mode, tasks, ports, lead)
-            fit = Fit(self.view, need, self.selection(term.select), excluded)
+            fit = Fit(self.recent, need, self.selection(term.select), excluded)
         self._fits[key] = fit
         fit.refresh()
         return fit

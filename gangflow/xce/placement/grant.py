@@ -3,44 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from gangflow.xce.core.asks import SlotAsk
 from gangflow.xce.core.state import Task
 from gangflow.xce.placement.draft import Chunk, pays
 from gangflow.xce.placement.snapshot import ClusterView
 
-Placed = tuple[SlotAsk, int, Chunk, int, int]
+
+class Placed(NamedTuple):
+    """A chunk and whose it is: all of one slot's, or (`each`) one bundle for each of several slots."""
+
+    slots: Sequence[SlotAsk]
+    each: bool
+    position: int
+    """Of the term in its slot."""
+    chunk: Chunk
 
 
 def slot_tasks(view: ClusterView, placed: Sequence[Placed]) -> dict[tuple[str, int], tuple[Task, ...]]:
     """The tasks of each placed slot, numbered in the order of its terms, then of hosts."""
-    rows: dict[tuple[str, int], list[Placed]] = {}
-    for row in placed:
-        rows.setdefault((row[0].member, row[0].index), []).append(row)
+    names = view.topology.names
     tasks: dict[tuple[str, int], tuple[Task, ...]] = {}
-    for key, parts in rows.items():
-        if len(parts) > 1:
-            parts.sort(key=lambda row: (row[1], row[2].host))
-        found: list[Task] = []
-        for slot, _, chunk, first, bundles in parts:
-            _chunk_tasks(view, slot, chunk, first, bundles, found)
+    parts: dict[tuple[str, int], list[Placed]] = {}
+    for row in placed:
+        if row.each:
+            for bundle, slot in enumerate(row.slots):
+                found: list[Task] = []
+                _tasks(names[row.chunk.host], slot.ports, row.chunk, bundle, bundle + 1, found)
+                tasks[slot.member, slot.index] = tuple(found)
+        else:
+            parts.setdefault((row.slots[0].member, row.slots[0].index), []).append(row)
+    for key, rows in parts.items():
+        rows.sort(key=lambda row: (row.position, row.chunk.host))
+        found = []
+        for row in rows:
+            _tasks(names[row.chunk.host], row.slots[0].ports, row.chunk, 0, row.chunk.bundles, found)
         tasks[key] = tuple(found)
     return tasks
 
 
-def _chunk_tasks(view: ClusterView, slot: SlotAsk, chunk: Chunk, first: int, bundles: int, found: list[Task]) -> None:
-    need, host = chunk.need, view.topology.names[chunk.host]
-    each = need.ports
-    for bundle in range(first, first + bundles):
+def _tasks(host: str, names: Sequence[str], chunk: Chunk, first: int, end: int, found: list[Task]) -> None:
+    """Append the tasks of the bundles from `first` to before `end`."""
+    need, each = chunk.need, len(names)
+    position = first * need.tasks
+    for bundle in range(first, end):
         for task in range(need.tasks):
-            position = bundle * need.tasks + task
-            paying = pays(need, bundle, task, chunk.shares_host)
-            found.append(
-                Task(
-                    len(found),
-                    host,
-                    need.counters_first if paying else need.counters_plain,
-                    chunk.gpus[position] if chunk.gpus else (),
-                    tuple(zip(slot.ports, chunk.ports[position * each : (position + 1) * each], strict=True)) if each else (),
-                )
-            )
+            counters = need.counters_plain
+            if task == 0 and need.counters_first is not counters and pays(need, bundle, task, chunk.paid):
+                counters = need.counters_first
+            gpus = chunk.gpus[position] if chunk.gpus else ()
+            ports: tuple[tuple[str, int], ...] = ()
+            if each:
+                ports = tuple(zip(names, chunk.ports[position * each : (position + 1) * each], strict=True))
+            found.append(Task(len(found), host, counters, gpus, ports))
+            position += 1

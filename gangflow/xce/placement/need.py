@@ -61,13 +61,12 @@ class Need:
     gpu_first: int
     gpu_rest: int
     """Thousandths of the first task on the host, and of each other."""
+    uses_gpus: bool
+    has_once: bool
+    has_gpus_once: bool
     counters_plain: tuple[tuple[str, int], ...]
     counters_first: tuple[tuple[str, int], ...]
     """Counters of a task, and of the first task on the host (of the slot, if `lead`)."""
-
-    @property
-    def uses_gpus(self) -> bool:
-        return self.gpu_first > 0 or self.gpu_rest > 0
 
 
 def resolve(view: ClusterView, term: TaskTerm, mode: Mode, tasks: int, ports: int, lead: bool) -> Need:
@@ -85,6 +84,7 @@ def resolve(view: ClusterView, term: TaskTerm, mode: Mode, tasks: int, ports: in
         row, once = row + once, np.zeros_like(once)
         gpus, gpus_once = gpu_need([gpu_first] + [gpu_rest] * (tasks - 1)), GpuNeed()
         in_all = _merged({name: amount * tasks for name, amount in task.items()}, host, job)
+    plain, paying = _counters(task), _counters(first)
     amounts = [(name, amount) for name, amount in in_all.items() if amount]
     if ports:
         amounts.append((PORTS, ports * tasks))
@@ -102,8 +102,11 @@ def resolve(view: ClusterView, term: TaskTerm, mode: Mode, tasks: int, ports: in
         amounts=tuple(amounts),
         gpu_first=gpu_first,
         gpu_rest=gpu_rest,
-        counters_plain=_counters(task),
-        counters_first=_counters(first),
+        uses_gpus=gpu_first > 0 or gpu_rest > 0,
+        has_once=bool(once.any()),
+        has_gpus_once=gpus_once.whole + gpus_once.shares > 0,
+        counters_plain=plain,
+        counters_first=plain if paying == plain else paying,
     )
 
 

@@ -8,10 +8,10 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from gangflow.xce.core.asks import SlotAsk
-from gangflow.xce.placement.draft import Chunk, Draft
+from gangflow.xce.placement.draft import Draft
 from gangflow.xce.placement.feasible import Fit, Fits
 from gangflow.xce.placement.fill import Fill, pieces_for
+from gangflow.xce.placement.grant import Placed
 from gangflow.xce.placement.need import GPUS, Mode
 from gangflow.xce.placement.request import Part, TermPart
 from gangflow.xce.placement.topology import HOST_LEVEL, Ints
@@ -48,8 +48,7 @@ class Placer:
         self.draft = Draft(fits.view)
         self.heed = heed
         self.done = False
-        self.placed: list[tuple[SlotAsk, int, Chunk, int, int]] = []
-        """(slot, position of the term, chunk, its first bundle for this slot, bundles)."""
+        self.placed: list[Placed] = []
         self.blocked: Blocked | None = None
         """The part whose required packing failed last, the level, and where it was tried."""
         self.short: tuple[Part, Fit, int] | None = None
@@ -103,7 +102,7 @@ class Placer:
             placed = len(self.placed)
             if not self._near(child, level, scope, tuple(used)):
                 return False
-            used.update(dict.fromkeys(self.topology.domain_of(row[2].host, level) for row in self.placed[placed:]))
+            used.update(dict.fromkeys(self.topology.domain_of(row.chunk.host, level) for row in self.placed[placed:]))
         return True
 
     def _near(self, child: Part, level: int, scope: Scope, used: Sequence[int]) -> bool:
@@ -154,7 +153,7 @@ class Placer:
         if part.terms:
             return all(self._term(part, term, scope) for term in part.terms)
         fit, _ = part.demands[0]
-        waiting = list(part.slots)
+        waiting = part.slots
         while waiting:
             fit.refresh()
             chunks = self.draft.take(fit.need, pieces_for(self.view, fit, len(waiting), scope, Fill.FRAGMENTS))
@@ -163,15 +162,13 @@ class Placer:
                 return False
             done = 0
             for chunk in chunks:
-                for bundle in range(chunk.bundles):
-                    self.placed.append((waiting[done], 0, chunk, bundle, 1))
-                    done += 1
-            del waiting[:done]
+                self.placed.append(Placed(waiting[done : done + chunk.bundles], True, 0, chunk))
+                done += chunk.bundles
+            waiting = waiting[done:]
         return True
 
     def _term(self, part: Part, term: TermPart, scope: Scope) -> bool:
         """One term of a slot: the lead bundle (it pays what is used per job), the bundles, the remainder."""
-        slot = part.slots[0]
         used: dict[int, None] = {}
         paid = -1
         for fit, count in ((term.lead, 1), (term.fit, term.count), (term.remainder, 1)):
@@ -185,7 +182,7 @@ class Placer:
                     self.short = (part, fit, left)
                     return False
                 for chunk in chunks:
-                    self.placed.append((slot, term.position, chunk, 0, chunk.bundles))
+                    self.placed.append(Placed(part.slots, False, term.position, chunk))
                     used[chunk.host] = None
                     left -= chunk.bundles
             if fit is term.lead and fit is not None:

@@ -33,18 +33,20 @@ class PortPools:
         self.count: npt.NDArray[np.int64] = np.array([fact.port_count for fact in topology.facts], dtype=np.int64)
         self.free: npt.NDArray[np.int64] = self.count.copy()
 
-    def lowest(self, host: int, count: int) -> list[int] | None:
-        """The lowest free numbers of a host's range, without taking them; None if fewer than `count` are left."""
+    def shared(self, host: int) -> bool:
+        """Whether other hosts of its node have numbers of its range."""
+        return host in self.sharers[self.node[host]]
+
+    def lowest(self, host: int, count: int) -> tuple[list[int], int]:
+        """The lowest free numbers of a host's range, and their bits; nothing is taken yet. There must be so many."""
         node = self.node[host]
-        left = self.range[host] & ~self.taken[node]
-        if left.bit_count() < count:
-            return None
-        base, numbers = self.base[node], []
+        left = free = self.range[host] & ~self.taken[node]
+        offset, numbers = self.base[node] - 1, []
         for _ in range(count):
             low = left & -left
-            numbers.append(base + low.bit_length() - 1)
+            numbers.append(offset + low.bit_length())
             left ^= low
-        return numbers
+        return numbers, free ^ left
 
     def mask(self, host: int, numbers: list[int]) -> int:
         """The bits of some numbers in the pool of the host's node; numbers outside the host's range are nobody's."""

@@ -160,8 +160,10 @@ def attempt(session: Session, ask: Ask, slots: tuple[SlotAsk, ...]) -> tuple[Gra
         failed = session.failed[shape] = Failed(request, placer.blocked, shape)
         return failed
     tasks = slot_tasks(view, placer.placed)
-    for key, found in tasks.items():
-        view.expect(ask.group, key, found)
+    tasks_on: dict[int, int] = {}
+    for _, _, _, chunk in placer.placed:
+        tasks_on[chunk.host] = tasks_on.get(chunk.host, 0) + chunk.bundles * chunk.need.tasks
+    view.expect(ask.group, tasks, tasks_on)
     if ask.pack is not None or ask.pack_members:
         session.stands.setdefault(ask.group, []).extend((key[0], task.host) for key, found in tasks.items() for task in found)
     return tuple((slot.member, slot.index, tasks[slot.member, slot.index]) for slot in slots)

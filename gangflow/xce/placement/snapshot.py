@@ -6,7 +6,8 @@ are those of `core.plan`: milli-CPU, MiB, GPUs in thousandths per device.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress, islice
 from operator import is_not
 
@@ -22,8 +23,7 @@ WHOLE = 1_000
 LOG_LIMIT = 1 << 18
 """Host changes that are remembered for lazy readers; past it, every reader computes anew once."""
 
-type_SlotKey = tuple[str, int]
-Booked = dict[type_SlotKey, tuple[Task, ...]]
+Booked = dict[tuple[str, int], tuple[Task, ...]]
 
 
 class ClusterView:
@@ -42,6 +42,8 @@ class ClusterView:
                 self.capacity[row, self.column[name]] += amount
         self.free = self.capacity.copy()
         self.gpu_count: Ints = np.array([fact.gpus for fact in topology.facts], dtype=np.int64)
+        self.gpu_base = [fact.gpu_first for fact in topology.facts]
+        """The number of each host's first device on its node."""
         width = int(self.gpu_count.max(initial=0))
         self.gpu_capacity: npt.NDArray[np.int32] = np.where(np.arange(width) < self.gpu_count[:, None], WHOLE, 0).astype(
             np.int32
@@ -87,11 +89,14 @@ class ClusterView:
         for gid in expected:
             self._reconcile(gid, state.groups.get(gid))
 
-    def expect(self, gid: str, key: type_SlotKey, tasks: tuple[Task, ...]) -> None:
-        """Note a grant whose amounts are already taken from the arrays; the next `refresh` checks that it came true."""
-        self.booked.setdefault(gid, {})[key] = tasks
+    def expect(self, gid: str, granted: Booked, tasks_on: Mapping[int, int]) -> None:
+        """Note a grant whose amounts are already taken from the arrays; the next `refresh` checks that it came true.
+
+        `tasks_on` has the number of tasks per host.
+        """
+        self.booked.setdefault(gid, {}).update(granted)
         self._expected[gid] = None
-        self._hold(gid, tasks, 1)
+        self._hold(gid, tasks_on, 1)
 
     def touch(self, rows: Iterable[int]) -> None:
         """Note rows whose arrays were changed by hand."""
@@ -131,51 +136,61 @@ class ClusterView:
             else:
                 booked.pop(key, None)
         if gone:
-            self._account(gone, 1)
-            self._hold(gid, gone, -1)
+            self._account(gid, gone, 1)
         if came:
-            self._account(came, -1)
-            self._hold(gid, came, 1)
+            self._account(gid, came, -1)
         if booked:
             self.booked[gid] = booked
         else:
             self.booked.pop(gid, None)
 
-    def _account(self, tasks: Iterable[Task], sign: int) -> None:
-        """Give the tasks' allocations back (+1) or take them (-1). Amounts on hosts that do not exist are nobody's."""
+    def _account(self, gid: str, tasks: Sequence[Task], sign: int) -> None:
+        """Give a group's allocations back (+1) or take them (-1). Amounts on hosts that do not exist are nobody's."""
+        index, base, width = self.topology.index, self.gpu_base, self.gpu_free.shape[1]
         rows: list[int] = []
-        columns: list[int] = []
-        amounts: list[int] = []
-        touched: list[int] = []
+        amounts: list[list[int]] = []
+        devices: list[int] = []
+        shares: list[int] = []
+        ports: dict[int, list[int]] = {}
+        vectors: dict[tuple[tuple[str, int], ...], list[int]] = {}
         for task in tasks:
-            row = self.topology.index.get(task.host)
+            row = index.get(task.host)
             if row is None:
                 continue
-            touched.append(row)
-            for name, amount in task.counters:
-                column = self.column.get(name)
-                if column is not None:
-                    rows.append(row)
-                    columns.append(column)
-                    amounts.append(sign * amount)
+            rows.append(row)
+            vector = vectors.get(task.counters)
+            if vector is None:
+                vector = vectors[task.counters] = self._vector(task.counters, sign)
+            amounts.append(vector)
             for number, share in task.gpus:
-                device = number - self.topology.facts[row].gpu_first
-                if 0 <= device < self.gpu_free.shape[1]:
-                    self.gpu_free[row, device] += sign * share
-            if task.ports:
-                bits = self.ports.mask(row, [number for _, number in task.ports])
-                touched.extend(self.ports.change(row, bits, sign < 0))
+                device = number - base[row]
+                if 0 <= device < width:
+                    devices.append(row * width + device)
+                    shares.append(sign * share)
+            for _, number in task.ports:
+                ports.setdefault(row, []).append(number)
         if rows:
-            np.add.at(self.free, (rows, columns), amounts)
-        self.touch(touched)
+            np.add.at(self.free, np.array(rows, dtype=np.intp), np.array(amounts, dtype=np.int64))
+        if devices:
+            np.add.at(self.gpu_free.reshape(-1), np.array(devices, dtype=np.intp), np.array(shares, dtype=np.int32))
+        self.touch(rows)
+        for row, numbers in ports.items():
+            self.touch(self.ports.change(row, self.ports.mask(row, numbers), sign < 0))
+        self._hold(gid, Counter(rows), -sign)
 
-    def _hold(self, gid: str, tasks: Iterable[Task], sign: int) -> None:
-        for task in tasks:
-            row = self.topology.index.get(task.host)
-            if row is None:
-                continue
+    def _vector(self, counters: Iterable[tuple[str, int]], sign: int) -> list[int]:
+        vector = [0] * len(self.counters)
+        for name, amount in counters:
+            column = self.column.get(name)
+            if column is not None:
+                vector[column] += sign * amount
+        return vector
+
+    def _hold(self, gid: str, tasks_on: Mapping[int, int], sign: int) -> None:
+        """Count the tasks that a group has on hosts, up or down."""
+        for row, tasks in tasks_on.items():
             holders = self.holders.setdefault(row, {})
-            count = holders.get(gid, 0) + sign
+            count = holders.get(gid, 0) + sign * tasks
             if count:
                 holders[gid] = count
             else:
