@@ -33,14 +33,13 @@ class Context:
         self.identity = identity
         self.client = client or Client(identity.url, identity.token)
         self.claims = Claims(identity)
-        self._io = IoThread()
         self._follower = Follower(self.client, identity.group)
         self._published = Published(identity.incarnation)
         self._heartbeat = Heartbeat(self._send_beat, self._own_fields)
         self._checkpoints = Checkpoints(self.client, identity.group, identity.incarnation)
         self.weights = Weights(self.client, identity.group, identity.incarnation, self._published, self._follower)
         self._rollouts = Rollouts(
-            self._follower, self._published, Ledger(identity.group), self._io, beat=self._touch, on_policy=self._tell
+            self._follower, self._published, Ledger(identity.group), IoThread(), beat=self._touch, on_policy=self._tell
         )
         self._staleness_known = False
         self._span_client: Client | None = None
@@ -137,7 +136,7 @@ class Context:
     def close(self) -> None:
         """Stop the background threads; only tests need it."""
         self._follower.close()
-        self._io.close()
+        self._rollouts.close()
         self.client.close()
 
     def _tell(self, error: PolicyMismatch) -> None:

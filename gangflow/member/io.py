@@ -9,6 +9,8 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+CLOSE_S = 5.0
+"""For cancelling what still runs."""
 
 
 class IoThread:
@@ -17,22 +19,26 @@ class IoThread:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine there. Cancelling the future cancels it."""
         return asyncio.run_coroutine_threadsafe(work, self._running())
 
     def close(self) -> None:
+        """Cancel what runs and end the thread."""
         with self._lock:
-            loop, self._loop = self._loop, None
-        if loop is not None:
+            loop, self._loop, thread, self._thread = self._loop, None, self._thread, None
+        if loop is not None and thread is not None:
             loop.call_soon_threadsafe(loop.stop)
+            thread.join(CLOSE_S)
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._run, args=(self._loop,), name="gangflow-io", daemon=True).start()
+                self._thread = threading.Thread(target=self._run, args=(self._loop,), name="gangflow-io", daemon=True)
+                self._thread.start()
             return self._loop
 
     @staticmethod

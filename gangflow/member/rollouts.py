@@ -14,7 +14,7 @@ from gangflow.member.dispatch import FLIGHTS_PER_ROLLOUT, Answer, Dispatch, Flig
 from gangflow.member.endpoints import CoordinatorFacts, Endpoint, Picture
 from gangflow.member.failures import FailureClass, PolicyMismatch
 from gangflow.member.follow import Follower
-from gangflow.member.io import IoThread
+from gangflow.member.io import CLOSE_S, IoThread
 from gangflow.member.ledger import Ledger
 from gangflow.member.samples import Counters, PromptSamples, Published, Sample, SampleId, Verdict
 from gangflow.member.wire import Asked, HttpWire, RequestFailed, Wire
@@ -116,6 +116,14 @@ class Rollouts:
         with self._lock:
             self.ledger = ledger
             self._issued.clear()
+
+    def close(self) -> None:
+        """Close connections, and end the thread that has them."""
+        with self._lock:
+            wire, self._wire = self._wire, None
+        if wire is not None:
+            self._io.submit(wire.close()).result(CLOSE_S)
+        self._io.close()
 
     # --- numbering and committing
 

@@ -123,7 +123,7 @@ class Room:
         self.follower.close()
         for ask in self.wire.asks:
             ask.answer.cancel()
-        self.io.close()
+        self.rollouts.close()
         self.pool.shutdown(wait=False)
 
 
