@@ -43,6 +43,9 @@ def check(state: State) -> list[str]:
 
 
 def _group(state: State, group: Group) -> Iterator[str]:
+    if group.targets != tuple((member.name, member.replicas) for member in group.plan.members):
+        yield "I12 targets changed by themselves"
+        return
     yield from _states(group)
     for slot in group.slots.values():
         for fault in _slot(state, group, slot):
@@ -51,8 +54,6 @@ def _group(state: State, group: Group) -> Iterator[str]:
     yield from _reasons(group)
     yield from _budgets(state, group)
     yield from _ended(state, group)
-    if group.targets != tuple((member.name, member.replicas) for member in group.plan.members):
-        yield "I12 targets changed by themselves"
 
 
 def _states(group: Group) -> Iterator[str]:

@@ -132,7 +132,7 @@ def test_an_obligation_is_in_the_same_batch_as_what_caused_it() -> None:
     decision = stage.feed(stage.exited("actor", code=1))
     assert stage.group().state is G.STOPPING
     assert {effect.task.member for effect in decision.effects if isinstance(effect, Stop)} == {"rollout"}
-    assert [effect for effect in stage.due(Stop)] == list(decision.effects)
+    assert stage.due(Stop) == list(decision.effects)
 
 
 def test_what_the_journal_never_heard_of_is_shown_and_not_stopped() -> None:
@@ -147,7 +147,7 @@ def test_what_the_journal_never_heard_of_is_shown_and_not_stopped() -> None:
 
 
 def test_an_order_that_came_late_is_undone() -> None:
-    """A preparation that arrives after its opposite holds room on the agent: its own report brings the obligation to stop it."""
+    """A preparation that arrives after its opposite holds room on the agent: its own report brings the obligation."""
     stage = Stage()
     stage.submit(plan(job(), replicas()))
     late = stage.due(Prepare)[0]

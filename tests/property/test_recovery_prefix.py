@@ -1,0 +1,56 @@
+"""Recovery from every record of a history gives the state that was live there, and owes what was owed."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from gangflow.xce.codec import EVENTS, INPUTS, decode, encode
+from gangflow.xce.core.evolve import apply, apply_all
+from gangflow.xce.core.state import State
+from gangflow.xce.machine import Decision, effects_due, handle
+from tests.property.greedy import Greedy
+from tests.property.histories import History
+from tests.property.world import World
+
+SEEDS = int(os.environ.get("SEEDS", "40"))
+
+
+@pytest.mark.parametrize("seed", range(0, SEEDS, 4))
+def test_every_prefix_of_the_journal_is_the_state_that_was_live(seed: int) -> None:
+    """Scenarios 14 and 77: whoever takes over at any record knows the same, and re-issues exactly what was due."""
+    history = History(seed)
+    live: list[State] = []
+
+    def remember(world: World, before: State, decision: Decision) -> None:
+        if decision.events:
+            live.append(decision.state)
+
+    history.world.after_step.append(remember)
+    history.play(20)
+    state = State()
+    for batch, expected in zip(history.world.journal, live, strict=True):
+        stepwise = state
+        for event in batch.events:
+            assert decode(encode(event), EVENTS) == event
+            stepwise = apply(stepwise, event, batch.now_ms)
+        state = apply_all(state, batch.events, batch.now_ms)
+        assert state == expected
+        assert stepwise == expected
+        assert list(state.groups) == list(expected.groups)
+        assert effects_due(state) == effects_due(expected)
+
+
+@pytest.mark.parametrize("seed", range(0, SEEDS, 8))
+def test_the_same_inputs_give_the_same_decisions(seed: int) -> None:
+    """I14: a journal's inputs, fed again, give its events byte for byte."""
+    history = History(seed)
+    history.play(20)
+    state = State()
+    for batch in history.world.journal:
+        inputs = [decode(encode(one), INPUTS) for one in batch.inputs]
+        decision = handle(state, inputs, batch.now_ms, Greedy())
+        assert [encode(event) for event in decision.events] == [encode(event) for event in batch.events]
+        state = decision.state
+    assert state == history.world.state
