@@ -21,7 +21,7 @@ from gangflow.xce.hosts import kernel
 from gangflow.xce.hosts.keeper import TaskKeeper
 from gangflow.xce.hosts.portpool import PortPool
 from gangflow.xce.hosts.server import Server
-from gangflow.xce.hosts.settings import EXIT_BUSY, FILES, AgentOptions
+from gangflow.xce.hosts.settings import BUSY, EXIT_BUSY, FILES, AgentOptions
 
 log = logging.getLogger("gangflow.agent")
 
@@ -37,8 +37,13 @@ def main() -> int:
     parser.add_argument("--fence-ms", type=int, default=usual.fence_ms)
     parser.add_argument("--log-bytes", type=int, default=usual.log_bytes)
     parser.add_argument("--idle-exit-ms", type=int, default=usual.idle_exit_ms)
+    parser.add_argument("--no-control-groups", dest="control_groups", action="store_false")
     parser.add_argument("--ready-fd", type=int, default=-1, help="told `ready` when the socket listens")
+    parser.add_argument("--detach", action="store_true", help="run in a child of a process that ends at once")
     given = parser.parse_args()
+    if given.detach and os.fork():
+        # Nobody's child: a Ray worker that exits kills its children, and what starts an agent must be free to die.
+        os._exit(0)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     directory: Path = given.dir.resolve()
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -47,6 +52,8 @@ def main() -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         log.error("another agent serves %s", directory)
+        if given.ready_fd >= 0:
+            os.write(given.ready_fd, BUSY)
         return EXIT_BUSY
     os.ftruncate(lock, 0)
     os.write(lock, str(os.getpid()).encode())
@@ -57,7 +64,9 @@ def main() -> int:
     wanted = msgspec.json.decode(given.hosts.read_bytes(), type=tuple[HostFacts, ...])
     pool = PortPool()  # holds its locks for as long as this process lives
     hosts = pool.assign(wanted, directory / "ports.json")
-    options = AgentOptions(given.lease_ms, given.fence_ms, given.log_bytes, given.idle_exit_ms)
+    options = AgentOptions(
+        given.lease_ms, given.fence_ms, given.log_bytes, control_groups=given.control_groups, idle_exit_ms=given.idle_exit_ms
+    )
 
     async def serve() -> None:
         await Server(TaskKeeper(directory, given.node, hosts, options)).run(directory / "agent.sock", given.ready_fd)

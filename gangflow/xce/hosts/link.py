@@ -23,7 +23,7 @@ from gangflow.xce.core.inputs import HostUp, Report
 from gangflow.xce.core.state import HostFacts, TaskKey
 from gangflow.xce.hosts import wire
 from gangflow.xce.hosts.outbox import TASK_REPORTS
-from gangflow.xce.hosts.settings import BEAT_S, EXIT_BUSY, AgentOptions
+from gangflow.xce.hosts.settings import BEAT_S, BUSY, AgentOptions
 from gangflow.xce.hosts.standing import write_atomically
 from gangflow.xce.ports import LogChunk
 
@@ -108,7 +108,6 @@ class AgentLink:
         self._environment = environment
         self._numbers = itertools.count(1)
         self._session: _Session | None = None
-        self._process: subprocess.Popen[bytes] | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._reports: asyncio.Queue[tuple[int, Report]] = asyncio.Queue()
 
@@ -151,10 +150,6 @@ class AgentLink:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
             self._keeper = None
-        self._reap()
-        if self._process is not None:
-            self._process.returncode = 0  # it is meant to outlive us: no warning about that
-            self._process = None
 
     async def shutdown(self, grace_ms: int | None = None, limit_s: float = 60.0) -> None:
         """Stop all tasks (with their own grace, or at most this one) and end the agent; returns when it is gone. Raises OSError
@@ -164,11 +159,8 @@ class AgentLink:
         agent = os.pidfd_open(self._session.welcome.pid)
         try:
             await self._ask("shutdown", limit_s, grace_ms=grace_ms)
-            process, self._process = self._process, None
             await self.stop()  # before it is gone, lest another one is started
             await _readable(agent, limit_s)
-            if process is not None:
-                process.wait()
         finally:
             os.close(agent)
 
@@ -350,7 +342,6 @@ class AgentLink:
 
     async def _spawn(self) -> None:
         """Start an agent and wait until it listens."""
-        self._reap()
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(self.directory / "hosts.json", msgspec.json.encode(self._unplaced()).decode())
         options = self._options
@@ -358,10 +349,10 @@ class AgentLink:
         argv = [sys.executable, "-m", "gangflow.xce.hosts.agent", "--dir", str(self.directory), "--node", self.node]
         argv += ["--hosts", str(self.directory / "hosts.json"), "--ready-fd", str(tells)]
         argv += ["--lease-ms", str(options.lease_ms), "--fence-ms", str(options.fence_ms)]
-        argv += ["--log-bytes", str(options.log_bytes), "--idle-exit-ms", str(options.idle_exit_ms)]
+        argv += ["--log-bytes", str(options.log_bytes), "--idle-exit-ms", str(options.idle_exit_ms), "--detach"]
         try:
             with (self.directory / "agent.log").open("ab") as output:
-                self._process = subprocess.Popen(  # noqa: ASYNC220 — it must outlive this loop
+                first = subprocess.Popen(  # noqa: ASYNC220 — the agent itself is its child, and outlives it
                     argv,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -372,6 +363,7 @@ class AgentLink:
                 )
             os.close(tells)
             tells = -1
+            await asyncio.to_thread(first.wait)
             said = b""
             with contextlib.suppress(TimeoutError):
                 await _readable(told, START_LIMIT_S)
@@ -381,16 +373,10 @@ class AgentLink:
             if tells >= 0:
                 os.close(tells)
         if said != b"ready\n":
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(self._process.wait, 5.0)
-            if self._process.poll() == EXIT_BUSY:
+            if said == BUSY:
                 raise ConnectionError(f"another agent of node {self.node} is just starting or ending")
             log = (self.directory / "agent.log").read_text(errors="replace").splitlines()
             raise AgentFailed(f"the agent of node {self.node} did not start: {log[-1] if log else 'it said nothing'}")
-
-    def _reap(self) -> None:
-        if self._process is not None and self._process.poll() is not None:
-            self._process = None
 
 
 async def _readable(fd: int, limit_s: float) -> None:

@@ -8,6 +8,8 @@ PROTOCOL = 1
 """Of the socket between agent and link; a hello of another one is refused."""
 EXIT_BUSY = 3
 """An agent's exit code when another one serves its folder."""
+BUSY = b"busy\n"
+"""What it then tells whoever waits for it to be ready."""
 LINE_LIMIT = 16 << 20
 """Bytes of one message: 64 preparations with a group file each are far below it."""
 REPORT_BATCH = 256
@@ -31,6 +33,9 @@ OOM_MEMORY = 10
 """Seconds back to which a new kill in the kernel's OOM counter is held to explain a SIGKILL, where its log is closed to us."""
 FILES = 65_536
 """Open files wanted: a running task costs the agent one, a prepared one two."""
+FAMILY_S = 5.0
+"""Where there are no control groups, all trees are looked through this often, so that what later loses its parent, its mark
+and its group is known to belong."""
 BEAT_S = 1.0
 """Agent to watchdog, and link to agent, at most: a quarter of the fence if that is shorter."""
 SWEEP_PERIOD_S = 30.0
@@ -49,6 +54,8 @@ class AgentOptions:
     """After the lease, all tasks are killed this much later; also how long the watchdog lets the agent be silent."""
     log_bytes: int = 16 << 20
     """Of one stream of one incarnation; the older half lies in `<stream>.1`."""
+    control_groups: bool = True
+    """Use control groups where this user may make them."""
     idle_exit_ms: int = 600_000
     """Without tasks, controller and unacknowledged reports for this long, the agent ends by itself; 0: never."""
 
