@@ -7,12 +7,31 @@ deregister, then engine verbs, then what XCE is told (the actor's SDK dispatches
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from gangflow.channel import Eligible, Head, WeightsId
+from gangflow.channel import Head
+from gangflow.coordinators.rl_judge import ENDED, SATISFIED, judge_actor, judge_group, judge_rollout
+from gangflow.coordinators.rl_messages import (
+    Action,
+    BeatMissing,
+    BeatSeen,
+    BeatsUnknown,
+    EngineAnswered,
+    EngineCall,
+    FailGroup,
+    GroupSeen,
+    HeadSeen,
+    HealthSeen,
+    Listed,
+    Observation,
+    PublishEligible,
+    SlotSeen,
+    Stop,
+    Tick,
+    TrainerFailed,
+)
 from gangflow.coordinators.rl_state import (
     ANSWERING,
-    Cause,
     Limits,
     RLState,
     Rollout,
@@ -22,178 +41,6 @@ from gangflow.coordinators.rl_state import (
     eligible,
     verdict,
 )
-
-# --- observations ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SlotSeen:
-    """What XCE says of a slot: `phase` is its SlotState. `url` is known from a list only."""
-
-    member: str
-    index: int
-    incarnation: int
-    phase: str
-    seq: int
-    url: str = ""
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """The group as a whole at position `seq`, and its key-values; at the start, and whenever it is listed again."""
-
-    seq: int
-    group_state: str
-    slots: tuple[SlotSeen, ...]
-    head: Head | None = None
-    published: Eligible | None = None
-    """What `rollouts/eligible` says; adopted by the first list only."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSeen:
-    """The group's own state."""
-
-    state: str
-    seq: int
-
-
-@dataclass(frozen=True, slots=True)
-class HeadSeen:
-    """The actor published."""
-
-    head: Head
-
-
-@dataclass(frozen=True, slots=True)
-class TrainerFailed:
-    """The actor's SDK says that it must stop (a POLICY failure)."""
-
-    incarnation: int
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class EngineAnswered:
-    """A verb's outcome. `answered` False: silence, or a broken connection."""
-
-    index: int
-    incarnation: int
-    call: int
-    ok: bool
-    weights: WeightsId | None = None
-    """Of load and version: what the engine has now."""
-    message: str = ""
-    answered: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class HealthSeen:
-    """One health check."""
-
-    index: int
-    incarnation: int
-    ok: bool
-
-
-@dataclass(frozen=True, slots=True)
-class BeatSeen:
-    """A heartbeat of the actor. `progress` changes when it got on."""
-
-    incarnation: int
-    progress: str
-    failing: tuple[tuple[int, int, int], ...] = ()
-    """(index, incarnation, requests in a row that failed) of rollouts."""
-    age_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class BeatMissing:
-    """XCE knows no heartbeat of the actor, and would for `age_ms`: it keeps them in memory only."""
-
-    age_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class BeatsUnknown:
-    """XCE does not answer, or has just started: silence means nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Nothing but time."""
-
-
-Observation = (
-    SlotSeen
-    | Listed
-    | GroupSeen
-    | HeadSeen
-    | TrainerFailed
-    | EngineAnswered
-    | HealthSeen
-    | BeatSeen
-    | BeatMissing
-    | BeatsUnknown
-    | Tick
-)
-
-# --- actions --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class PublishEligible:
-    """Write `rollouts/eligible`; nothing that follows in the same list may happen before it is durable."""
-
-    value: Eligible
-
-
-@dataclass(frozen=True, slots=True)
-class EngineCall:
-    """Ask an engine for something; its outcome comes back as `EngineAnswered` with the same number."""
-
-    verb: Verb
-    index: int
-    incarnation: int
-    url: str
-    call: int
-    timeout_ms: int
-    head: Head | None = None
-    """Of load: what to load."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReportCause:
-    """Tell XCE what it cannot see; its rules decide."""
-
-    member: str
-    index: int
-    incarnation: int
-    cause: Cause
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class FailGroup:
-    """End the group as FAILED."""
-
-    cause: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """The group has ended: so has this coordinator."""
-
-    group_state: str
-
-
-Action = PublishEligible | EngineCall | ReportCause | FailGroup | Stop
-
-ENDED = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
-SATISFIED = frozenset({"RUNNING", "DEGRADED"})
-"""Of a group: only then is anybody expected to make progress."""
 
 
 def begin(limits: Limits, term: int) -> RLState:
@@ -213,29 +60,6 @@ def react(state: RLState, observation: Observation, now_ms: int) -> tuple[RLStat
         return state, (Stop(state.group_state),)
     # A group that was failed is only watched to its end.
     return (state, ()) if failing else _settle(state, now_ms)
-
-
-def next_deadline(state: RLState) -> int | None:
-    """When a Tick is due, if nothing else happens before; None when nothing waits for time."""
-    if not state.listed or state.failed or state.group_state in ENDED:
-        return None
-    limits = state.limits
-    times = [state.below_quorum_ms + limits.quorum_ms] if state.below_quorum_ms else []
-    for rollout in state.rollouts:
-        if rollout.reported is not None or rollout.state not in ANSWERING | {RolloutState.LOADING}:
-            continue
-        if rollout.unhealthy_since_ms:
-            times.append(rollout.unhealthy_since_ms + limits.unhealthy_ms)
-        if rollout.sync_since_ms:
-            times.append(rollout.sync_since_ms + limits.sync_ms)
-        if rollout.retry_at_ms:
-            times.append(rollout.retry_at_ms)
-    actor = state.actor
-    if actor.alive and not actor.reported and actor.beat_ms:
-        times.append(actor.beat_ms + limits.hang_ms)
-        if actor.progress_ms and state.group_state in SATISFIED:
-            times.append(actor.progress_ms + limits.no_progress_ms)
-    return min(times, default=None)
 
 
 # --- what is known --------------------------------------------------------------------------------------------------
@@ -263,7 +87,9 @@ def _observe(state: RLState, seen: Observation, now: int) -> RLState:
             since = max(state.actor.beat_ms, now - age_ms)
             return replace(state, actor=replace(state.actor, beat_ms=since)) if state.actor.beaten else state
         case BeatsUnknown():
-            return replace(state, actor=replace(state.actor, beat_ms=0))
+            # Of an actor that never beat, only what it publishes could say that it gets on, and nobody would have told us.
+            progress_ms = state.actor.progress_ms if state.actor.beaten else 0
+            return replace(state, actor=replace(state.actor, beat_ms=0, progress_ms=progress_ms))
         case Tick():
             return state
 
@@ -317,7 +143,11 @@ def _slot(state: RLState, seen: SlotSeen, now: int) -> RLState:
     elif seen.incarnation > rollout.incarnation:
         rollout = _reborn(rollout, seen.incarnation)
     rollout = replace(rollout, seq=seen.seq, url=seen.url or rollout.url)
-    return state.put(_follow(rollout, seen.phase))
+    followed = _follow(rollout, seen.phase)
+    if followed.state is RolloutState.LOADING and rollout.state in ANSWERING:
+        # XCE's probe fails where our health checks would: it is unhealthy since the first of either.
+        followed = replace(followed, unhealthy_since_ms=rollout.unhealthy_since_ms or now)
+    return state.put(followed)
 
 
 def _reborn(rollout: Rollout, incarnation: int) -> Rollout:
@@ -348,7 +178,8 @@ def _follow(rollout: Rollout, phase: str) -> Rollout:
     if phase == "RUNNING" and state is not RolloutState.DRAINING:
         return replace(rollout.move(RolloutState.LOADING), call=0, verb=None, sync_since_ms=0, retry_at_ms=0)
     if phase == "READY" and state in {RolloutState.STARTING, RolloutState.LOADING}:
-        return rollout.move(RolloutState.LOADING).move(RolloutState.STALE)
+        answering = rollout.move(RolloutState.LOADING).move(RolloutState.STALE)
+        return replace(answering, health_failures=0, unhealthy_since_ms=0)
     return rollout
 
 
@@ -430,11 +261,15 @@ def _settle(state: RLState, now: int) -> tuple[RLState, tuple[Action, ...]]:
     if state.failed:
         cause, _, message = state.failed.partition("\n")
         return state, (FailGroup(cause, message),)
+    actor = state.actor
+    if state.group_state in SATISFIED and actor.alive and not actor.beaten and not actor.progress_ms:
+        # One that hangs before its first heartbeat must not be waited for without end either.
+        state = replace(state, actor=replace(actor, progress_ms=now))
     reports: list[Action] = []
     for rollout in state.rollouts:
-        state, report = _judge(state, rollout, now)
+        state, report = judge_rollout(state, rollout, now)
         reports.extend(report)
-    state, report = _judge_actor(state, now)
+    state, report = judge_actor(state, now)
     reports.extend(report)
     calls: list[Action] = []
     for rollout in state.rollouts:
@@ -442,38 +277,8 @@ def _settle(state: RLState, now: int) -> tuple[RLState, tuple[Action, ...]]:
         calls.extend(call)
     value = verdict(state)
     publish = [PublishEligible(value)] if value != state.published else []
-    state, end = _judge_group(replace(state, published=value), now)
+    state, end = judge_group(replace(state, published=value), now)
     return state, (*publish, *calls, *reports, *end)
-
-
-def _judge(state: RLState, rollout: Rollout, now: int) -> tuple[RLState, list[Action]]:
-    """Deadlines of one rollout: unhealthy, hung, not to be synced; each is reported once per incarnation."""
-    limits = state.limits
-    if rollout.reported is not None or rollout.state not in ANSWERING:
-        return state, []
-    cause: Cause | None = None
-    message = ""
-    if rollout.unhealthy_since_ms and now - rollout.unhealthy_since_ms >= limits.unhealthy_ms:
-        cause, message = Cause.UNHEALTHY, f"health checks fail for {limits.unhealthy_ms} ms"
-    elif rollout.request_failures >= limits.hung_after and not rollout.health_failures:
-        cause, message = Cause.HUNG, f"it answers /health, and {rollout.request_failures} requests in a row failed"
-    elif rollout.sync_since_ms and now - rollout.sync_since_ms >= limits.sync_ms:
-        cause = Cause.STALE if rollout.failure and rollout.answered else Cause.HUNG
-        message = f"no new weights within {limits.sync_ms} ms: {rollout.failure or 'no answer'}"
-    if cause is None:
-        return state, []
-    judged = replace(rollout, reported=cause, call=0, verb=None, sync_since_ms=0, retry_at_ms=0)
-    if judged.state is not RolloutState.STALE:
-        judged = judged.move(RolloutState.STALE)
-    return state.put(judged), [ReportCause(limits.rollout, rollout.index, rollout.incarnation, cause, message)]
-
-
-def _judge_actor(state: RLState, now: int) -> tuple[RLState, list[Action]]:
-    actor, limits = state.actor, state.limits
-    if not actor.alive or actor.reported or not actor.beat_ms or now - actor.beat_ms < limits.hang_ms:
-        return state, []
-    report = ReportCause(limits.actor, 0, actor.incarnation, Cause.HUNG, f"no heartbeat for {limits.hang_ms} ms")
-    return replace(state, actor=replace(actor, reported=True)), [report]
 
 
 def _drive(state: RLState, rollout: Rollout, now: int) -> tuple[RLState, list[Action]]:
@@ -528,37 +333,3 @@ def _call(state: RLState, rollout: Rollout, verb: Verb) -> tuple[RLState, list[A
     timeout = limits.sync_ms // 3 if verb in {Verb.PAUSE, Verb.LOAD} else min(limits.hop_ms, limits.sync_ms // 3)
     call = EngineCall(verb, rollout.index, rollout.incarnation, rollout.url, number, max(1, timeout), head)
     return replace(state.put(rollout), next_call=number + 1), [call]
-
-
-def _judge_group(state: RLState, now: int) -> tuple[RLState, list[Action]]:
-    """Too few eligible for too long, or no progress on the edge between rollouts and actor."""
-    limits, actor = state.limits, state.actor
-    expected = state.group_state in SATISFIED and actor.alive and state.goal is not None
-    count = sum(eligible(state, rollout) for rollout in state.rollouts)
-    if not expected or count >= limits.min_rollouts:
-        state = replace(state, below_quorum_ms=0)
-    elif not state.below_quorum_ms:
-        state = replace(state, below_quorum_ms=now)
-    cause, message = "", ""
-    if state.below_quorum_ms and now - state.below_quorum_ms >= limits.quorum_ms:
-        story = ", ".join(_story(rollout) for rollout in state.rollouts) or "none was ever placed"
-        cause = "no_quorum"
-        message = f"{count} of at least {limits.min_rollouts} rollouts eligible for {limits.quorum_ms} ms: {story}"
-    elif (
-        state.group_state in SATISFIED
-        and actor.alive
-        and actor.beat_ms
-        and actor.progress_ms
-        and now - actor.progress_ms >= limits.no_progress_ms
-    ):
-        cause = "no_progress"
-        message = f"the actor beats, and neither its step nor its samples moved for {limits.no_progress_ms} ms"
-    if not cause:
-        return state, []
-    return replace(state, failed=f"{cause}\n{message}"), [FailGroup(cause, message)]
-
-
-def _story(rollout: Rollout) -> str:
-    judged = f", reported {rollout.reported}" if rollout.reported else ""
-    failure = f" ({rollout.failure})" if rollout.failure else ""
-    return f"rollout[{rollout.index}] {rollout.state} in incarnation {rollout.incarnation}{judged}{failure}"

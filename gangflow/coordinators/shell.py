@@ -15,7 +15,8 @@ from typing import Any, Protocol, TypeVar
 from gangflow.channel import ELIGIBLE, FAILURE, HEAD, Eligible, WeightsId
 from gangflow.coordinators import watch
 from gangflow.coordinators.engine import Engine, EngineFactory, EngineFenced, EngineRefused, EngineSilent
-from gangflow.coordinators.rl_reaction import (
+from gangflow.coordinators.rl_judge import next_deadline
+from gangflow.coordinators.rl_messages import (
     Action,
     BeatsUnknown,
     EngineAnswered,
@@ -27,12 +28,22 @@ from gangflow.coordinators.rl_reaction import (
     ReportCause,
     Stop,
     Tick,
-    begin,
-    next_deadline,
-    react,
 )
+from gangflow.coordinators.rl_reaction import begin, react
 from gangflow.coordinators.rl_state import RLState, Verb
-from gangflow.errors import Conflict, Fenced, GangflowError, Gone, NotFound, SetupError, Unauthorized, Unreachable, XceError
+from gangflow.errors import (
+    Conflict,
+    Fenced,
+    GangflowError,
+    Gone,
+    JournalFull,
+    JournalLocked,
+    NotFound,
+    SetupError,
+    Unauthorized,
+    Unreachable,
+    XceError,
+)
 from gangflow.specs.coordinator import RLCoordinator
 from gangflow.xce.rest.messages import BeatList, Done, EventView, TermView, ValueView, VersionView
 from gangflow.xce.rest.schema import GroupView
@@ -200,7 +211,10 @@ class Coordinator:
         while True:
             try:
                 return await call()
-            except Unreachable:
+            except GangflowError as error:
+                if not _passing(error):
+                    raise
+                log.info("%s: XCE takes nothing now: %s", self._group, error.message)
                 await asyncio.sleep(AWAY_S)
 
     async def _ask(self, call: EngineCall) -> None:
@@ -234,7 +248,9 @@ class Coordinator:
                 after = await self._list()
                 async for event in self._client.events(after, self._group):
                     await self._take(event)
-            except (Gone, Unreachable) as error:
+            except GangflowError as error:
+                if not (isinstance(error, Gone) or _passing(error)):
+                    raise
                 log.info("%s: listing again: %s", self._group, error.message)
                 await asyncio.sleep(AWAY_S)
 
@@ -263,10 +279,12 @@ class Coordinator:
         while True:
             try:
                 self._observe(watch.beat(await self._client.beats(self._group), self._config.actor))
-            except Unreachable:
-                self._observe(BeatsUnknown())
             except NotFound:
                 pass  # The group was forgotten: the watcher of its events says so.
+            except GangflowError as error:
+                if not _passing(error):
+                    raise
+                self._observe(BeatsUnknown())
             await asyncio.sleep(BEAT_PERIOD_S)
 
     def _poll(self) -> None:
@@ -335,6 +353,12 @@ async def _perform(engine: Engine, call: EngineCall, timeout_s: float) -> Weight
         case Verb.LOAD if call.head is not None:
             return await engine.load(call.head, timeout_s)
     return None
+
+
+def _passing(error: GangflowError) -> bool:
+    """XCE can not answer now and will: it is away, its disk is full, or it has too much to do. What it is owed stays owed."""
+    busy = isinstance(error, XceError) and error.status in (429, 503)
+    return busy or isinstance(error, Unreachable | JournalFull | JournalLocked)
 
 
 def _at(actions: list[Action], place: int) -> Action | None:

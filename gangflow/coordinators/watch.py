@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from gangflow.channel import FAILURE, HEAD, ROLE_KEY, Eligible, Head
-from gangflow.coordinators.rl_reaction import (
+from gangflow.coordinators.rl_messages import (
     BeatMissing,
     BeatSeen,
     BeatsUnknown,

@@ -94,6 +94,9 @@ class Follower:
                 return
             except XceError:
                 time.sleep(RELIST_S)
+            except Exception as error:  # A picture that stands still for no reason would be worse than an error.
+                self._end(XceError(f"the group cannot be followed: {type(error).__name__}: {error}"))
+                return
 
     def _list(self) -> None:
         # The view before the value: what is written in between comes again by the stream, and versions keep the order.

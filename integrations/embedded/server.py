@@ -233,13 +233,23 @@ def _failure(status: int, failure: FailureClass, message: str) -> Response:
     return _json({"error": message, "class": failure.value}, status)
 
 
+def own_host(me: Identity, port: str) -> str:
+    """The address on which others were told to find this slot: its own if it is plain which one that is, else every one."""
+    # The list has the slots that are placed, so a slot's number is no position in it.
+    mine = {
+        host
+        for host, _, number in (entry.rpartition(":") for entry in me.addresses(me.member, port))
+        if number == str(me.port(port))
+    }
+    return mine.pop() if len(mine) == 1 else "0.0.0.0"
+
+
 def serve(rollout: EmbeddedRollout[Any], port: str = "http") -> None:
     """Serve on this member's port of that name until SIGTERM. NotAMember when no XCE started this process."""
     me = Identity.read(os.environ)
-    host = me.addresses(me.member, port)[me.slot].rsplit(":", 1)[0]
     config = uvicorn.Config(
         EmbeddedServer(rollout, me.incarnation).app,
-        host=host,
+        host=own_host(me, port),
         port=me.port(port),
         log_level="warning",
         access_log=False,

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gangflow.coordinators.rl_reaction import BeatSeen, BeatsUnknown, HealthSeen
+from gangflow.coordinators.rl_messages import BeatSeen, BeatsUnknown, HealthSeen
 from gangflow.coordinators.rl_state import Limits, RolloutState, verdict
 from tests.unit.coordinators.rl_world import LIVE, World
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gangflow.channel import Eligible, Head, WeightsId
-from gangflow.coordinators.rl_reaction import (
+from gangflow.coordinators.rl_judge import next_deadline
+from gangflow.coordinators.rl_messages import (
     Action,
     EngineAnswered,
     EngineCall,
@@ -17,10 +18,8 @@ from gangflow.coordinators.rl_reaction import (
     ReportCause,
     SlotSeen,
     Tick,
-    begin,
-    next_deadline,
-    react,
 )
+from gangflow.coordinators.rl_reaction import begin, react
 from gangflow.coordinators.rl_state import Limits, RLState, RolloutState, Verb
 
 LIVE = {"STARTING", "RUNNING", "READY", "DRAINING", "STOPPING"}
@@ -225,7 +224,7 @@ class World:
             self.perform()
 
     def wait(self, ms: int) -> None:
-        """Time passes; ticks come when they are due."""
+        """Time passes; ticks come when they are due, and each does what it was due for (or the shell would spin)."""
         end = self.now + ms
         while True:
             due = next_deadline(self.state)
@@ -233,8 +232,8 @@ class World:
                 break
             self.now = max(self.now, due)
             self.tell_all(Tick())
-            if (again := next_deadline(self.state)) is not None and again <= due:
-                self.now += 1
+            again = next_deadline(self.state)
+            assert again is None or again > self.now, f"a deadline that never passes: {again} at {self.now}: {self.state}"
         self.now = end
         self.tell_all(Tick())
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gangflow.coordinators.rl_reaction import (
+from gangflow.coordinators.rl_judge import next_deadline
+from gangflow.coordinators.rl_messages import (
     BeatMissing,
     BeatSeen,
     BeatsUnknown,
@@ -17,7 +18,6 @@ from gangflow.coordinators.rl_reaction import (
     ReportCause,
     Stop,
     TrainerFailed,
-    next_deadline,
 )
 from gangflow.coordinators.rl_state import TRANSITIONS, Cause, InvalidTransition, Limits, Rollout, RolloutState, Verb
 from tests.unit.coordinators.rl_world import World, running
@@ -131,6 +131,42 @@ def test_deregistration_precedes_the_report() -> None:
     assert kinds[0] is PublishEligible
     assert kinds[-1] is ReportCause
     assert [(r.index, r.incarnation, r.cause) for r in world.reports()] == [(0, 1, Cause.UNHEALTHY)]
+
+
+@pytest.mark.parametrize("own_checks", [0, 1, 3])
+def test_an_engine_that_stops_answering_is_reported_also_when_xce_sees_it_first(own_checks: int) -> None:
+    """Scenario 48: XCE's own probe takes a hung engine to RUNNING; it must not be forgotten there, serving nothing for ever."""
+    world = running(unhealthy_ms=10_000)
+    for _ in range(own_checks):
+        world.tell_all(HealthSeen(0, 1, ok=False))
+    world.move(0, "RUNNING")
+    assert world.serving() == [1]
+    world.wait(9_999)
+    assert not world.reports()
+    world.wait(1)
+    assert [(r.index, r.incarnation, r.cause) for r in world.reports()] == [(0, 1, Cause.UNHEALTHY)]
+    world.wait(60_000)
+    assert len(world.reports()) == 1
+
+
+def test_an_engine_that_answers_again_in_time_is_synced_and_not_reported() -> None:
+    world = running(unhealthy_ms=10_000)
+    world.move(0, "RUNNING")
+    world.wait(5_000)
+    world.move(0, "READY")
+    world.finish_calls()
+    world.wait(60_000)
+    assert not world.reports()
+    assert world.serving() == [0, 1]
+
+
+def test_an_engine_that_was_never_ready_is_bounded_by_xce_alone() -> None:
+    world = running(unhealthy_ms=1_000)
+    world.kill(0)
+    for phase in ("PLACED", "STARTING", "RUNNING"):
+        world.move(0, phase, 2)
+    world.wait(60_000)
+    assert not world.reports()
 
 
 def test_a_verdict_is_reported_once_and_the_engine_left_alone() -> None:
@@ -326,7 +362,7 @@ def test_losing_one_of_many_does_not_stop_the_others() -> None:
     world.publish(1)
     world.finish_calls()
     assert world.serving() == [0, 1, 3]
-    world.wait(600_000)
+    world.wait(500_000)
     assert not world.failures()
 
 
@@ -361,6 +397,30 @@ def test_no_progress_on_the_edge_ends_the_group() -> None:
         world.tell_all(BeatSeen(1, "step 7"))
         world.wait(5_000)
     assert [failure.cause for failure in world.failures()] == ["no_progress"]
+
+
+def test_an_actor_that_hangs_before_its_first_heartbeat_ends_the_group() -> None:
+    """Scenario 50: nothing was ever published and nothing was ever said: the watchdog runs from the group's start."""
+    world = World(Limits(no_progress_ms=30_000))
+    world.start()
+    world.wait(29_999)
+    assert not world.failures()
+    world.wait(1)
+    assert [failure.cause for failure in world.failures()] == ["no_progress"]
+    assert "never sent a heartbeat" in world.failures()[0].message
+
+
+def test_an_actor_that_never_beats_gets_on_by_what_it_publishes() -> None:
+    world = running(no_progress_ms=30_000)
+    for version in range(1, 8):
+        world.wait(20_000)
+        world.publish(version)
+        world.finish_calls()
+    assert not world.failures()
+    for _ in range(20):  # While XCE is away nobody could have told what was published.
+        world.tell_all(BeatsUnknown())
+        world.wait(5_000)
+    assert not world.failures()
 
 
 def test_progress_of_samples_or_weights_resets_the_watchdog() -> None:
@@ -539,8 +599,8 @@ def test_a_late_answer_of_an_earlier_verb_is_ignored() -> None:
 
 
 def test_the_deadline_is_exact() -> None:
-    world = running(quorum_ms=60_000)
-    assert next_deadline(world.state) is None
+    world = running(quorum_ms=60_000, no_progress_ms=600_000)
+    assert next_deadline(world.state) == world.now + 600_000
     world.kill(0)
     world.kill(1)
     assert next_deadline(world.state) == world.now + 60_000

@@ -12,7 +12,7 @@ import pytest
 from gangflow.channel import ELIGIBLE, FAILURE, HEAD, Eligible, Head, WeightsId
 from gangflow.coordinators.engine import EngineFenced, EngineRefused, EngineSilent, PauseMode
 from gangflow.coordinators.shell import Coordinator
-from gangflow.errors import Fenced, SetupError
+from gangflow.errors import Fenced, GangflowError, JournalFull, JournalLocked, SetupError, XceError
 from gangflow.specs.coordinator import RLCoordinator
 from tests.unit.member.fake_xce import AsyncFakeXce, FakeXce
 
@@ -266,6 +266,28 @@ async def test_an_xce_that_is_away_is_waited_for() -> None:
         await room.serving(weights, 0, 1)
         assert not run.done()
         assert not room.xce.reports
+
+
+@pytest.mark.parametrize(
+    "refusal", [XceError("8192 inputs wait", status=503, problem="busy"), JournalFull("no space"), JournalLocked("backed up")]
+)
+async def test_what_xce_can_not_take_now_stays_owed(refusal: GangflowError) -> None:
+    """A full disk or a full queue loses no write and no verdict: both come when there is room again."""
+    room = Room(unhealthy_timeout="200ms")
+    async with room.driven() as run:
+        await room.serving(room.publish(0), 0, 1)
+        room.xce.taking_nothing = refusal
+        weights = room.publish(1)
+        await room.until(lambda: room.xce.unanswered >= 3)
+        room.xce.taking_nothing = None
+        await room.serving(weights, 0, 1)
+        room.xce.taking_nothing = refusal
+        room.engine(0).alive = False
+        before = room.xce.unanswered
+        await room.until(lambda: room.xce.unanswered >= before + 3)
+        room.xce.taking_nothing = None
+        await room.until(lambda: [(m, i, c) for m, i, _, c in room.xce.reports] == [("rollout", 0, "unhealthy")])
+        assert not run.done()
 
 
 async def test_a_mute_engine_is_out_by_its_health_checks_and_reported() -> None:

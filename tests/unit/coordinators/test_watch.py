@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gangflow.coordinators import watch
-from gangflow.coordinators.rl_reaction import BeatMissing, BeatSeen, BeatsUnknown, GroupSeen, SlotSeen, TrainerFailed
+from gangflow.coordinators.rl_messages import BeatMissing, BeatSeen, BeatsUnknown, GroupSeen, SlotSeen, TrainerFailed
 from gangflow.specs.coordinator import RLCoordinator
 from gangflow.xce.rest.messages import BeatList, BeatView, EventView
 

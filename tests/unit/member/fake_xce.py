@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
-from gangflow.errors import Conflict, Fenced, Superseded, Unreachable
+from gangflow.errors import Conflict, Fenced, GangflowError, Superseded, Unreachable
 from gangflow.xce.rest.messages import BeatList, BeatView, Done, EventView, TermView, ValueView, VersionView
 from gangflow.xce.rest.schema import GroupView, MemberView, SlotView
 
@@ -36,7 +36,9 @@ class FakeXce:
         self.term = 0
         self.away = False
         self.unanswered = 0
-        """Calls that were made while it was away."""
+        """Calls that were made while it was away, or took nothing."""
+        self.taking_nothing: GangflowError | None = None
+        """What every coordinator's command is refused with; reads are answered."""
         self.superseded = False
 
     # --- what a test does
@@ -219,5 +221,8 @@ class AsyncFakeXce:
 
     def _commanding(self) -> None:
         self.xce._answer()
+        if self.xce.taking_nothing is not None:
+            self.xce.unanswered += 1
+            raise self.xce.taking_nothing
         if self.term < self.xce.term:
             raise Fenced(f"term {self.term} is over")
