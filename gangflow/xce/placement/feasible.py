@@ -15,6 +15,8 @@ from gangflow.xce.placement.topology import Bools, Ints, Topology
 
 ENDLESS = 1 << 20
 """Bundles that fit where nothing is asked for; small enough that sums over every host stay in range."""
+AT_ONCE = 128
+"""Hosts of a domain up to which its free amounts are added up on the spot."""
 FIT_LIMIT = 128
 """Distinct needs with a vector of their own: at 100,000 hosts one takes about a megabyte."""
 
@@ -28,7 +30,7 @@ class Rows:
         self.free = free
         self.gpus = gpus
         self.ports = ports
-        self.usable = view.usable[index]
+        self.usable = view.usable if isinstance(index, slice) else view.usable.take(index)
         self._view = view
         self._whole: Ints | None = None
         self._domains: npt.NDArray[np.intp] | None = None
@@ -62,7 +64,8 @@ class Recent:
         view = self.view
         key = (view.generation, seen, len(view.touched))
         if self._rows is None or key != self._key:
-            index = np.array(list(dict.fromkeys(view.touched[seen:])), dtype=np.intp)
+            hosts = dict.fromkeys(view.touched[seen:])
+            index = np.fromiter(hosts, dtype=np.intp, count=len(hosts))
             free, gpus = view.free.take(index, axis=0), view.gpu_free.take(index, axis=0)
             self._rows = Rows(view, index, free, gpus, view.ports.free.take(index))
             self._key = key
@@ -251,6 +254,16 @@ class FreeSums:
             return self._rows
         return self.sums[offset[level] : offset[level + 1]]
 
+    def of(self, level: int, domain: int) -> Ints:
+        """The sums of one domain; a small one is added up at once, which is cheaper than to keep all sums up to date."""
+        low, high = self.view.topology.hosts(level, domain)
+        fresh = self._generation == self.view.generation and self._seen == len(self.view.touched)
+        if fresh or high - low > AT_ONCE:
+            kept: Ints = self.level(level)[domain]
+            return kept
+        found: Ints = np.add.reduce(self.free(slice(low, high)), axis=0)
+        return found
+
     def capacity(self, level: int) -> Ints:
         """The same sums, if every host was UP and nothing ran."""
         view = self.view
@@ -265,15 +278,12 @@ class FreeSums:
     def free(self, rows: Any) -> Ints:
         """Free amounts of hosts, as rows of these columns; nothing where a host is not usable."""
         view = self.view
-        found = np.concatenate(
-            (
-                np.maximum(view.free[rows], 0),
-                view.gpu_free[rows].sum(axis=1, dtype=np.int64)[:, None],
-                view.ports.free[rows][:, None],
-            ),
-            axis=1,
-        )
-        found[~view.usable[rows]] = 0
+        free = view.free[rows]
+        found: Ints = np.empty((len(free), len(self.names)), dtype=np.int64)
+        np.maximum(free, 0, out=found[:, :-2])
+        np.add.reduce(view.gpu_free[rows], axis=1, out=found[:, -2])
+        found[:, -1] = view.ports.free[rows]
+        found *= view.usable[rows][:, None]
         return found
 
     def _refresh(self) -> None:

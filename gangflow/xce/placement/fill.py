@@ -72,44 +72,49 @@ def _descend(view: ClusterView, fit: Fit, count: int, level: int, domain: int, f
 def _spread(view: ClusterView, fit: Fit, count: int, level: int, domain: int, fill: Fill) -> list[Piece]:
     """Over the domains of the next level: the roomiest first, and the tightest that holds what is left."""
     low, high = view.topology.within(level, domain, level + 1)
-    sums = fit.level(level + 1)[low:high]
+    sums: list[int] = fit.level(level + 1)[low:high].tolist()
     found: list[Piece] = []
     for child, share in _roomiest_first(sums, count):
         found.extend(_descend(view, fit, share, level + 1, low + child, fill))
     return found
 
 
-def _roomiest_first(room: Ints, count: int) -> list[Piece]:
+def _roomiest_first(room: Sequence[int], count: int) -> list[Piece]:
     """Shares of `count`: all of the largest rooms, then, once one room holds the rest, the smallest such; ties by index."""
-    order = np.argsort(-room, kind="stable")
-    sizes = room[order]
-    filled = np.cumsum(sizes)
-    # The first position at which one room holds all that its predecessors left.
-    holds = np.flatnonzero(sizes >= count - (filled - sizes))
-    if not len(holds):
-        return [(int(i), int(n)) for i, n in zip(order.tolist(), sizes.tolist(), strict=True) if n]
-    full = int(holds[0])
-    left = count - int(filled[full] - sizes[full])
-    shares = list(zip(order[:full].tolist(), sizes[:full].tolist(), strict=True))
-    others = np.where(room >= left, room, NONE)
-    others[order[:full]] = NONE
-    shares.append((int(others.argmin()), left))
+    shares: list[Piece] = []
+    left = count
+    order = sorted([(-size, index) for index, size in enumerate(room) if size])
+    for position, (size, index) in enumerate(order):
+        if -size >= left:
+            # What follows is smaller: the tightest that still holds the rest, and of equals the first.
+            best = (-size, index)
+            for other, place in order[position + 1 :]:
+                if -other < left:
+                    break
+                if -other < best[0]:
+                    best = (-other, place)
+            shares.append((best[1], left))
+            return shares
+        shares.append((index, -size))
+        left += size
     return shares
 
 
 def _hosts(cap: Ints, low: int, count: int, fill: Fill) -> list[Piece]:
-    """Hosts of one innermost domain."""
+    """Hosts of one innermost domain: few enough that sorting a list beats an array's fixed costs."""
+    room: list[int] = cap.tolist()
     if fill is Fill.FEW_HOSTS:
-        return [(low + host, share) for host, share in _roomiest_first(cap, count)]
+        return [(low + host, share) for host, share in _roomiest_first(room, count)]
     if fill is Fill.TILES:
-        return [(low + host, 1) for host in np.flatnonzero(cap)[:count].tolist()]
-    if count == 1:
-        masked = np.where(cap > 0, cap, NONE)
-        best = int(masked.argmin())
-        return [(low + best, 1)] if masked[best] != NONE else []
-    hosts = np.flatnonzero(cap)
-    hosts = hosts[np.argsort(cap[hosts], kind="stable")]
-    return _filled(hosts, cap, low, count)
+        return [(low + host, 1) for host, size in enumerate(room) if size][:count]
+    found: list[Piece] = []
+    left = count
+    for size, host in sorted([(size, host) for host, size in enumerate(room) if size]):
+        found.append((low + host, min(size, left)))
+        left -= size
+        if left <= 0:
+            break
+    return found
 
 
 def _in_order(view: ClusterView, need: Need, cap: Ints, low: int, count: int, fill: Fill) -> list[Piece]:

@@ -27,13 +27,15 @@ def slot_tasks(view: ClusterView, placed: Sequence[Placed]) -> dict[tuple[str, i
     tasks: dict[tuple[str, int], tuple[Task, ...]] = {}
     parts: dict[tuple[str, int], list[Placed]] = {}
     for row in placed:
-        if row.each:
+        if not row.each:
+            parts.setdefault((row.slots[0].member, row.slots[0].index), []).append(row)
+        elif row.chunk.need.tasks == 1:
+            _singles(names[row.chunk.host], row, tasks)
+        else:
             for bundle, slot in enumerate(row.slots):
                 found: list[Task] = []
                 _tasks(names[row.chunk.host], slot.ports, row.chunk, bundle, bundle + 1, found)
                 tasks[slot.member, slot.index] = tuple(found)
-        else:
-            parts.setdefault((row.slots[0].member, row.slots[0].index), []).append(row)
     for key, rows in parts.items():
         rows.sort(key=lambda row: (row.position, row.chunk.host))
         found = []
@@ -41,6 +43,20 @@ def slot_tasks(view: ClusterView, placed: Sequence[Placed]) -> dict[tuple[str, i
             _tasks(names[row.chunk.host], row.slots[0].ports, row.chunk, 0, row.chunk.bundles, found)
         tasks[key] = tuple(found)
     return tasks
+
+
+def _singles(host: str, row: Placed, tasks: dict[tuple[str, int], tuple[Task, ...]]) -> None:
+    """Slots of one task each, by far the most common: the first task pays whatever there is to pay."""
+    chunk = row.chunk
+    counters, each = chunk.need.counters_first, chunk.need.ports
+    gpus = chunk.gpus or [()] * chunk.bundles
+    for bundle, slot in enumerate(row.slots):
+        ports: tuple[tuple[str, int], ...] = ()
+        if each == 1:
+            ports = ((slot.ports[0], chunk.ports[bundle]),)
+        elif each:
+            ports = tuple(zip(slot.ports, chunk.ports[bundle * each : (bundle + 1) * each], strict=True))
+        tasks[slot.member, slot.index] = (Task(0, host, counters, gpus[bundle], ports),)
 
 
 def _tasks(host: str, names: Sequence[str], chunk: Chunk, first: int, end: int, found: list[Task]) -> None:

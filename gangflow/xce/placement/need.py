@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
 
 import numpy as np
 
@@ -15,14 +15,14 @@ GPUS = "gpus"
 PORTS = "ports"
 
 
-class Mode(Enum):
+class Mode(IntEnum):
     """How the tasks of a term are bundled: a bundle is what must stand on one host."""
 
-    WHOLE = "whole"
+    WHOLE = 1
     """All tasks of a slot's only term, or of a `span[hosts=1]` term."""
-    EACH = "each"
+    EACH = 2
     """One task; several bundles of a slot may share a host, and then share its per-host uses."""
-    TILE = "tile"
+    TILE = 3
     """`span[ptile=n]`: n tasks, and a host takes one bundle of a slot only."""
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,8 @@ Blocked = tuple[Part, int, Scope]
 CLUSTER: Scope = (0, 0)
 TRIES = 32
 """Domains in which one part is tried. A domain is only tried when each need alone, and all amounts together, would fit."""
+FEW_TRIES = 4
+"""The same where one domain is only preferred: there is another way to place the part."""
 
 
 class Heed(Enum):
@@ -86,12 +89,29 @@ class Placer:
 
     def _one_domain(self, part: Part, level: int, scope: Scope, required: bool, near: Sequence[int] = ()) -> bool:
         mark, placed = self.draft.mark(), len(self.placed)
-        for domain in self.candidates(part, level, scope, required, near)[:TRIES]:
+        domains = self._with_room(part, level, self.candidates(part, level, scope, required, near))
+        for domain in islice(domains, TRIES if required else FEW_TRIES):
             if self.inside(part, (level, domain)):
                 return True
             self.draft.rollback(mark)
             del self.placed[placed:]
         return False
+
+    def _with_room(self, part: Part, level: int, domains: Sequence[int]) -> Iterator[int]:
+        """Those that have enough in sum for all needs of a part together: each alone may fit where both do not."""
+        if len(part.demands) < 2:
+            yield from domains
+            return
+        row = self.fits.sums.row(part.amounts)
+        if row is None:
+            return
+        # Mostly the first one is it; adding it up costs less than to bring the sums of all domains up to date.
+        for domain in domains[:2]:
+            if bool((self.fits.sums.of(level, domain) >= row).all()):
+                yield domain
+        if len(domains) > 2:
+            rest = np.array(domains[2:])
+            yield from rest[(self.fits.sums.level(level)[rest] >= row).all(axis=1)].tolist()
 
     def _few_domains(self, part: Part, level: int, scope: Scope) -> bool:
         """Child by child, each in one domain if it fits there, and rather in one that a sibling stands in."""
@@ -121,13 +141,6 @@ class Placer:
             values = fit.level(level)[low:high]
             ok &= values >= count
             keys.append(values)
-        free: Ints | None = None
-        if len(part.demands) > 1:
-            row = self.fits.sums.row(part.amounts)
-            if row is None:
-                return []
-            free = self.fits.sums.level(level)[low:high]
-            ok &= (free >= row).all(axis=1)
         held = dict.fromkeys(self.topology.domain_of(host, level) - low for host in part.held)
         if held and required:
             stand: npt.NDArray[np.bool_] = np.zeros_like(ok)
@@ -135,9 +148,9 @@ class Placer:
             ok &= stand
         found = np.flatnonzero(ok)
         if len(found) > 1:
-            if self.view.gpu_free.shape[1]:
-                free = self.fits.sums.level(level)[low:high] if free is None else free
-                keys.append(free[:, self.fits.sums.column[GPUS]])
+            if self.view.gpu_free.shape[1] and not any(fit.need.uses_gpus for fit, _ in part.demands):
+                # Of equals, the domain whose GPUs are least: they stay free for those who need them.
+                keys.append(self.fits.sums.level(level)[low:high, self.fits.sums.column[GPUS]])
             found = found[np.lexsort([key[found] for key in reversed(keys)])]
         ordered: list[int] = (found + low).tolist()
         first = dict.fromkeys((*near, *(domain + low for domain in held)))

@@ -62,7 +62,7 @@ class PortPools:
         before = self.taken[node]
         after = before | bits if take else before & ~bits
         self.taken[node] = after
-        sharers = self.sharers[node].get(host)
+        sharers = self.sharers[node].get(host) if self.sharers[node] else None
         if sharers is None:
             self.free[host] += before.bit_count() - after.bit_count()
             return [host]

@@ -62,10 +62,9 @@ def compile_ask(fits: Fits, ask: Ask, slots: Sequence[SlotAsk], granted: Iterabl
     members: list[Part] = []
     start = 0
     while start < len(slots):
-        end = start
-        while end < len(slots) and slots[end].member == slots[start].member:
+        end, name = start + 1, slots[start].member
+        while end < len(slots) and slots[end].member == name:
             end += 1
-        name = slots[start].member
         runs = _runs(fits, slots[start:end], ask.excluded)
         if len(runs) == 1 and name not in packs:
             members.append(runs[0])
@@ -95,7 +94,12 @@ def _runs(fits: Fits, slots: Sequence[SlotAsk], excluded: tuple[str, ...]) -> li
     start = 0
     while start < len(slots):
         slot, end = slots[start], start + 1
-        while end < len(slots) and _alike(slot, slots[end]):
+        terms, ports, pack = slot.terms, slot.ports, slot.pack_slot
+        for other in slots[end:]:
+            # Slots of one member mostly share these very objects.
+            same = other.terms is terms and other.ports is ports and other.pack_slot is pack
+            if not same and (other.terms, other.ports, other.pack_slot) != (terms, ports, pack):
+                break
             end += 1
         term = slot.terms[0]
         if len(slot.terms) == 1 and (term.one_host or term.count == 1):
@@ -104,15 +108,14 @@ def _runs(fits: Fits, slots: Sequence[SlotAsk], excluded: tuple[str, ...]) -> li
             amounts = {name: amount * count for name, amount in fit.need.amounts}
             runs.append(Part(slot.member, ((fit, count),), amounts, slots=tuple(slots[start:end])))
         else:
-            runs.extend(_slot(fits, each, excluded) for each in slots[start:end])
+            first = _slot(fits, slot, excluded)
+            runs.append(first)
+            runs.extend(
+                Part(first.name, first.demands, first.amounts, first.pack, slots=(each,), terms=first.terms)
+                for each in slots[start + 1 : end]
+            )
         start = end
     return runs
-
-
-def _alike(one: SlotAsk, other: SlotAsk) -> bool:
-    return (
-        (one.terms is other.terms or one.terms == other.terms) and one.ports == other.ports and one.pack_slot == other.pack_slot
-    )
 
 
 def _slot(fits: Fits, slot: SlotAsk, excluded: tuple[str, ...]) -> Part:

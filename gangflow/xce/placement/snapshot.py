@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress, islice
+from itertools import compress, count
 from operator import is_not
 
 import numpy as np
@@ -22,6 +22,9 @@ WHOLE = 1_000
 """One GPU, in thousandths."""
 LOG_LIMIT = 1 << 18
 """Host changes that are remembered for lazy readers; past it, every reader computes anew once."""
+
+SHIFTED = 16
+"""So many groups that differ at once are rather the same ones in other positions."""
 
 Booked = dict[tuple[str, int], tuple[Task, ...]]
 
@@ -217,11 +220,26 @@ def _changed(now: Iterable[Host], before: Iterable[Host]) -> list[Host]:
 
 
 def _changed_groups(now: Mapping[str, Group], before: Mapping[str, Group]) -> list[str]:
-    """Ids whose group is not the very same object any more, forgotten ones first. One pass without a Python loop."""
-    moved = list(compress(now.values(), map(is_not, now.values(), before.values())))
-    moved.extend(islice(now.values(), len(before), None))
-    changed = [group.id for group in moved if before.get(group.id) is not group]
-    new = sum(1 for gid in changed if gid not in before)
-    if len(now) == len(before) + new:
-        return changed
-    return [gid for gid in before if gid not in now] + changed
+    """Ids whose group is not the very same object any more, forgotten ones too: found at the speed of C, group by group only
+    where the two differ. Groups keep their order; one that was forgotten shifts those behind it."""
+    new, old = list(now.values()), list(before.values())
+    found: list[str] = []
+    while True:
+        moved = list(compress(new, map(is_not, new, old)))
+        if len(moved) < SHIFTED or len(found) > SHIFTED:
+            break
+        # Behind the first difference nearly all differ: it may be a forgotten group. Compare anew from there.
+        at = next(compress(count(), map(is_not, new, old)))
+        if old[at].id in now:
+            found.append(new[at].id)
+            new, old = new[at + 1 :], old[at + 1 :]
+        else:
+            found.append(old[at].id)
+            new, old = new[at:], old[at + 1 :]
+    moved += new[len(old) :]
+    found += [group.id for group in moved if before.get(group.id) is not group]
+    fresh = sum(1 for gid in found if gid not in before)
+    gone = sum(1 for gid in found if gid not in now)
+    if len(now) != len(before) + fresh - gone:
+        found += [gid for gid in before if gid not in now]
+    return found
