@@ -28,6 +28,7 @@ from gangflow.xce.hosts.preparing import Prepared, Refusal, folder_of, inherited
 from gangflow.xce.hosts.run import Run
 from gangflow.xce.hosts.settings import (
     DISK_WAIT_S,
+    FAMILY_S,
     KEEP_BYTES,
     KEEP_FOLDERS,
     OOM_MEMORY,
@@ -73,7 +74,7 @@ class TaskKeeper:
         self.census = Census()
         self.children = Children()
         self._oom_kills = deque([kernel.oom_kills()], maxlen=OOM_MEMORY)
-        self.groups = AgentGroup.make(self.agent_id, self.life)
+        self.groups = AgentGroup.make(self.agent_id, self.life) if options.control_groups else AgentGroup(None)
         self._tasks = directory / "tasks"
         self._tasks.mkdir(mode=0o700, exist_ok=True)
         self._retention = records.Retention(self._tasks, KEEP_FOLDERS, KEEP_BYTES)
@@ -83,7 +84,7 @@ class TaskKeeper:
         self._tombs: OrderedDict[TaskKey, TaskExited] = OrderedDict()
         self._followers: set[asyncio.Task[None]] = set()
         self._ended_since_sweep = 1
-        self._next_sweep = 0.0
+        self._next_sweep = self._next_family = 0.0
         self._inherited = inherited_environment()
         self._outer_mark = os.environ.get(marks.VARIABLE, "")
 
@@ -107,12 +108,9 @@ class TaskKeeper:
 
     def status(self, watchdog: int) -> Status:
         held = [
-            Held(
-                each.task,
-                each.host,
-                "running" if each.run else "prepared" if each.prepared else "preparing",
-                each.run.pid if each.run else 0,
-            )
+            Held(each.task, each.host, "running", each.run.pid, each.run.family)
+            if each.run is not None
+            else Held(each.task, each.host, "prepared" if each.prepared else "preparing")
             for each in self._entries.values()
         ]
         return Status(self.boot, os.getpid(), watchdog, tuple(held), len(self.outbox))
@@ -329,6 +327,11 @@ class TaskKeeper:
             in_use = frozenset(folder_of(self._tasks, key) for key in self._entries)
             self._disk.submit(_quietly, self._retention.sweep, in_use)
         running = [entry.run.folder for entry in self._entries.values() if entry.run is not None]
+        if running and self.groups.path is None and now >= self._next_family:
+            self._next_family = now + FAMILY_S
+            for entry in self._entries.values():
+                if entry.run is not None:
+                    self._follow(entry.run.know_family())
         if running:
             self._oom_kills.append(kernel.oom_kills())
             self._disk.submit(_rotate, running, self.options.log_bytes)

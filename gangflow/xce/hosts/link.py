@@ -158,7 +158,8 @@ class AgentLink:
             raise ConnectionError(f"the agent of node {self.node} cannot be reached")
         agent = os.pidfd_open(self._session.welcome.pid)
         try:
-            await self._ask("shutdown", limit_s, grace_ms=grace_ms)
+            with contextlib.suppress(ConnectionError):  # its answer may be lost in its end
+                await self._ask("shutdown", limit_s, grace_ms=grace_ms)
             await self.stop()  # before it is gone, lest another one is started
             await _readable(agent, limit_s)
         finally:
@@ -350,6 +351,7 @@ class AgentLink:
         argv += ["--hosts", str(self.directory / "hosts.json"), "--ready-fd", str(tells)]
         argv += ["--lease-ms", str(options.lease_ms), "--fence-ms", str(options.fence_ms)]
         argv += ["--log-bytes", str(options.log_bytes), "--idle-exit-ms", str(options.idle_exit_ms), "--detach"]
+        argv += [] if options.control_groups else ["--no-control-groups"]
         try:
             with (self.directory / "agent.log").open("ab") as output:
                 first = subprocess.Popen(  # noqa: ASYNC220 — the agent itself is its child, and outlives it

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from gangflow.xce.core.effects import Launch
@@ -67,6 +67,7 @@ class Run:
         self._ending: Ending | None = None
         self._stop_at: float | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._asker: asyncio.Task[None] | None = None
         self._killer: asyncio.Task[None] | None = None
         self._known: set[PidStart] = set()
         self._ended = False
@@ -93,8 +94,7 @@ class Run:
         if self._stop_at is not None and self._stop_at <= at:
             return
         if self._stop_at is None and grace_s > 0:
-            self._signal_group(signal.SIGTERM)
-            self._signal_group(signal.SIGCONT)  # a stopped task would never see it
+            self._asker = asyncio.ensure_future(self._ask_to_end())
         self._stop_at = at
         if self._timer is not None:
             self._timer.cancel()
@@ -105,6 +105,15 @@ class Run:
         if self._exit.done():
             raise ProcessLookupError(f"{self.task} has ended")
         os.kill(self.pid, number)
+
+    @property
+    def family(self) -> int:
+        """How many processes are known to belong to it."""
+        return len(self._known)
+
+    async def know_family(self) -> None:
+        """Look who belongs to it now, and remember."""
+        await self._tree()
 
     # --- its life ---------------------------------------------------------------------------------------------------
 
@@ -121,8 +130,9 @@ class Run:
         await asyncio.gather(*self._watchers, return_exceptions=True)
         if self._timer is not None:
             self._timer.cancel()
-        if self._killer is not None:
-            self._killer.cancel()
+        for task in (self._asker, self._killer):
+            if task is not None:
+                task.cancel()
         await self._verify_gone()
         status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
         oom = died_of_memory(self.pid, status == -signal.SIGKILL, self._machine.recent_oom_kills)
@@ -134,6 +144,13 @@ class Run:
         tail = tasklog.tail(self.folder)
         verdict = classify(status, ending, tail, oom)
         return TaskExited(self.task, self.host, verdict.cause, verdict.code, verdict.signal, verdict.message, tail)
+
+    async def _ask_to_end(self) -> None:
+        """SIGTERM to the process group."""
+        if self._group is None:
+            await self._tree()  # who belongs is plain to see now, and may not be once parents have ended
+        self._signal_group(signal.SIGTERM)
+        self._signal_group(signal.SIGCONT)  # a stopped task would never see it
 
     def _time_is_up(self) -> None:
         if self._killer is None and not self._exit.done():
@@ -178,10 +195,26 @@ class Run:
 
     async def _tree(self) -> dict[int, Process]:
         processes = await self._machine.census.look()
-        members = [] if self._group is None else self._group.processes()
+        members = self._writers(processes) if self._group is None else self._group.processes()
         tree = belonging(processes, self._mark.__eq__, leader=self.pid, known=self._known, members=members)
-        self._known |= {process.key for process in tree.values()}
+        # What has ended is forgotten: a task may go through many thousand processes.
+        self._known = {process.key for process in tree.values()}
         return tree
+
+    def _writers(self, processes: Mapping[int, Process]) -> list[int]:
+        """Processes that were re-parented to us and write to this task's log: the last trace of one whose mark is gone."""
+        mine = str(self.folder)
+        found = []
+        for process in processes.values():
+            if process.parent == os.getpid() and not process.marks:
+                for fd in (1, 2):
+                    try:
+                        if os.readlink(f"/proc/{process.pid}/fd/{fd}").startswith(mine):
+                            found.append(process.pid)
+                            break
+                    except OSError:
+                        continue
+        return found
 
     def _kill_all(self, processes: Iterable[Process]) -> None:
         if self._group is not None:

@@ -61,8 +61,7 @@ def sweep(prefix: str, group: str) -> int:
             kill(process)
             kills += 1
         empty = 0 if left else empty + 1
-        if left:
-            time.sleep(0.01)
+        time.sleep(0.01)  # a process in the middle of an exec shows no environment for a moment
     if group:
         cgroups.remove(Path(group), patience_s=1.0)
     return kills

@@ -50,7 +50,9 @@ class Held(msgspec.Struct, frozen=True):
     task: TaskKey
     host: str
     phase: str
-    pid: int
+    pid: int = 0
+    family: int = 0
+    """Processes that are known to belong to it."""
 
 
 class Status(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ import sys
 from gangflow.xce.core.inputs import HostUp, TaskExited
 from gangflow.xce.core.plan import Cause
 from gangflow.xce.core.state import TaskKey
+from gangflow.xce.hosts.link import Position
 from gangflow.xce.hosts.settings import AgentOptions
 from tests.integration.hosts.world import World, alive, control_groups, until
 
@@ -21,7 +22,7 @@ async def escaped(world: World) -> TaskKey:
     """A task with processes in sessions of their own."""
     key = await world.shell(ESCAPE)
     await world.output(key, "up")
-    assert len({each.session for each in world.marked(key)}) >= 3
+    await until(lambda: len({each.session for each in world.marked(key)}) >= 3)
     return key
 
 
@@ -121,7 +122,8 @@ async def nothing(reports): pass
 
 async def main():
     hosts = (HostFacts("h0", "n", port_count=8), HostFacts("h1", "n", port_count=8))
-    link = AgentLink(Path(sys.argv[1]), "n", hosts, LinkCalls(nothing, lambda: Position("c1", 1, 1)), AgentOptions(fence_ms=2_000))
+    calls = LinkCalls(nothing, lambda: Position("c1", 1, 1))
+    link = AgentLink(Path(sys.argv[1]), "n", hosts, calls, AgentOptions(fence_ms=2_000))
     await link.start()
     print(link.welcome.pid, flush=True)
     await asyncio.sleep(600)
@@ -133,24 +135,29 @@ asyncio.run(main())
 async def test_whoever_started_it_killed() -> None:
     """Scenario 84: the controller dies by SIGKILL; the agent and its members run on, and the next controller finds them."""
     world = World()
-    world.directory.mkdir()
+    world.position = Position("c1", 2, 1)
     argv = [sys.executable, "-c", STARTER, str(world.directory)]
     starter = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
-    assert starter.stdout is not None
-    agent = int(await starter.stdout.readline())
-    async with world:
-        assert world.agent_pid == agent
-        key = await escaped(world)
-        running = {each.pid for each in world.marked(key)}
-        starter.kill()
-        await starter.wait()
-        for _ in range(10):
-            await world.reconnect()
+    try:
+        assert starter.stdout is not None
+        agent = int(await starter.stdout.readline())
+        async with world:
             assert world.agent_pid == agent
-            up = await world.report(HostUp, lambda each: each.facts.name == "h0")
-            assert up.inventory == (key,)
-        assert running <= {each.pid for each in world.marked(key)}
-        assert not world.count(TaskExited, key)
+            key = await escaped(world)
+            running = {each.key for each in world.marked(key) if each.pid in (each.group, each.session)}
+            starter.kill()
+            await starter.wait()
+            for _ in range(10):
+                await world.reconnect()
+                assert world.agent_pid == agent
+                up = await world.report(HostUp, lambda each: each.facts.name == "h0")
+                assert up.inventory == (key,)
+            assert running <= {each.key for each in world.marked(key)}
+            assert not world.count(TaskExited, key)
+    finally:
+        if starter.returncode is None:
+            starter.kill()
+            await starter.wait()
 
 
 async def test_agent_told_to_end_by_a_signal_stops_its_tasks() -> None:
@@ -167,6 +174,7 @@ async def test_a_cluster_inside_a_task_ends_with_it() -> None:
     """The outer task is killed: the inner cluster's agent, and its tasks in sessions of their own, go too."""
     async with World() as outer:
         inner = World()
+        inner.position = Position("c1", 2, 1)
         key = await outer.run(sys.executable, "-c", STARTER, str(inner.directory))
         agent = int(await outer.output(key, "\n"))
         async with inner:

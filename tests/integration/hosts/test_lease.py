@@ -41,11 +41,14 @@ async def renewer() -> AsyncIterator[object]:
     def renew(world: World, count: list[int]) -> None:
         async def work() -> None:
             reader, writer = await wire.connect(world.directory / "agent.sock")
-            while True:
-                writer.write(wire.line("renew", 1))
-                assert b"renewed" in await reader.readline()
-                count[0] += 1
-                await asyncio.sleep(0.1)
+            try:
+                while True:
+                    writer.write(wire.line("renew", 1))
+                    assert b"renewed" in await reader.readline()
+                    count[0] += 1
+                    await asyncio.sleep(0.1)
+            finally:
+                writer.close()
 
         tasks.append(asyncio.ensure_future(work()))
 
@@ -71,7 +74,7 @@ async def test_whoever_knows_that_the_node_is_a_member_may_renew(renewer) -> Non
 async def test_without_a_lease_an_absent_controller_trips_nothing() -> None:
     async with World(AgentOptions(lease_ms=0, fence_ms=1_000)) as world:
         key = await world.run("sleep", "60")
-        started = [each.key for each in world.marked(key)]
+        started = [each.key for each in await until(lambda: world.marked(key))]
         await world.link.stop()
         watchdog_beats = asyncio.get_running_loop().time() + 2.5
         await until(lambda: asyncio.get_running_loop().time() > watchdog_beats)

@@ -1,4 +1,4 @@
-"""Reports are numbered and kept until somebody confirmed them; who may give orders; what a restart of either side forgets (nothing)."""
+"""Reports are kept until somebody confirmed them; who may give orders; what a restart of either side forgets (nothing)."""
 
 from __future__ import annotations
 
@@ -86,19 +86,21 @@ async def test_another_journal_is_refused_and_members_run_on() -> None:
         world.position = Position("c1", 3, 50)
         await world.reconnect()  # term 4
         key = await world.run("sleep", "60")
-        before = world.marked(key)
+        before = [each.key for each in await until(lambda: world.marked(key))]
         await world.link.stop()
         for position in (Position("c2", 9, 99), Position("c1", 3, 50), Position("c1", 4, 49), Position("c1", 5, 0)):
             world.position = position
             link = world.new_link()
             with pytest.raises(JournalRegressed):
                 await link.start()
-        assert world.marked(key) == before
+        assert [each.key for each in world.marked(key)] == before
         # Also after the agent itself started anew.
         os.kill(next(iter(world.agents)), signal.SIGKILL)
         await until(lambda: not world.marked())
+        link = world.new_link()
         with pytest.raises(JournalRegressed):
-            await world.new_link().start()
+            await link.start()
+        await link.stop()
         world.position = Position("c1", 4, 50)
         await world.reconnect()
 
@@ -139,7 +141,7 @@ async def test_what_cannot_be_understood_is_refused_and_the_rest_goes_on() -> No
     async with World() as world:
         with pytest.raises(ConnectionError, match="unknown"):
             await world.link._ask("dance")
-        with pytest.raises(ConnectionError, match="invalid|Unknown"):
+        with pytest.raises(ConnectionError, match="Dance"):
             await world.link._ask("deliver", effects=[{"type": "Dance", "data": {}}])
         assert world.link.connected
         await world.run("true")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from gangflow.xce.core.inputs import TaskExited
 from gangflow.xce.core.plan import Cause
 from gangflow.xce.hosts import cgroups, proctree
+from gangflow.xce.hosts.settings import AgentOptions
 from tests.integration.hosts.world import World, alive, until
 
 ENGINE = """
@@ -43,6 +45,11 @@ time.sleep(60)
 """
 
 
+NO_GROUPS = AgentOptions(fence_ms=2_000, control_groups=False)
+GROUPS = AgentOptions(fence_ms=2_000)
+either = pytest.mark.parametrize("options", [GROUPS, NO_GROUPS], ids=["groups", "no groups"])
+
+
 async def engine(world: World, *words: str) -> list[int]:
     """Start an engine with two workers in sessions of their own; the workers' pids."""
     key = await world.run(sys.executable, "-c", ENGINE, *words)
@@ -58,9 +65,10 @@ async def engine(world: World, *words: str) -> list[int]:
     return found
 
 
-async def test_a_killed_servers_workers_are_gone_before_its_exit_is_reported() -> None:
+@either
+async def test_a_killed_servers_workers_are_gone_before_its_exit_is_reported(options: AgentOptions) -> None:
     """Scenario 82: the server is killed with SIGKILL, its workers (own sessions, deaf to SIGTERM) would keep the GPU."""
-    async with World() as world:
+    async with World(options) as world:
         workers = await engine(world)
         key = world.engine  # type: ignore[attr-defined]
         assert all(alive(pid) for pid in workers)
@@ -70,25 +78,28 @@ async def test_a_killed_servers_workers_are_gone_before_its_exit_is_reported() -
         assert (ended.cause, ended.signal) == (Cause.SIGNAL, signal.SIGKILL)
 
 
-async def test_stop_takes_the_whole_tree() -> None:
+@either
+async def test_stop_takes_the_whole_tree(options: AgentOptions) -> None:
     """Scenario 82, stopped in good order."""
-    async with World() as world:
+    async with World(options) as world:
         workers = await engine(world)
         await world.stop(world.engine, grace_ms=50)  # type: ignore[attr-defined]
         assert not any(alive(pid) for pid in workers)
 
 
-async def test_what_a_main_process_leaves_behind_ends_with_it() -> None:
-    async with World() as world:
+@either
+async def test_what_a_main_process_leaves_behind_ends_with_it(options: AgentOptions) -> None:
+    async with World(options) as world:
         workers = await engine(world, "daemon")
         ended = await world.of(TaskExited, world.engine)  # type: ignore[attr-defined]
         assert (ended.cause, ended.code) == (None, 0)
         assert not any(alive(pid) for pid in workers)
 
 
-async def test_a_worker_without_mark_is_found_by_its_descent() -> None:
+@either
+async def test_a_worker_without_mark_is_found_by_its_descent(options: AgentOptions) -> None:
     """`env -i` in a session of its own: no mark, no group; but a child of the tree when it is stopped."""
-    async with World() as world:
+    async with World(options) as world:
         key = await world.shell("env -i setsid sh -c 'trap \"\" TERM; echo up $$; while :; do sleep 0.1; done' & wait")
         pid = int((await world.output(key, "up")).split()[1])
         assert not proctree.read_marks(pid)
@@ -115,6 +126,31 @@ def _writable(own: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+async def test_without_control_groups_its_log_gives_it_away() -> None:
+    async with World(NO_GROUPS) as world:
+        workers = await engine(world, "clobber")
+        await until(lambda: any(not proctree.read_marks(pid) for pid in workers))
+        await world.link.signal(world.engine, signal.SIGKILL)  # type: ignore[attr-defined]
+        await world.of(TaskExited, world.engine)  # type: ignore[attr-defined]
+        assert not any(alive(pid) for pid in workers)
+
+
+async def test_without_control_groups_what_was_once_seen_is_known() -> None:
+    """No mark, a session and a log of its own, and then its parent is gone: it was seen with its parent before."""
+    async with World(NO_GROUPS) as world:
+        deaf = r"""trap "" TERM; echo up $$ > up; exec >/dev/null 2>&1; while :; do sleep 0.1; done"""
+        script = f"env -i setsid sh -c '{deaf}' & exec sleep 60"
+        key = await world.shell(script)
+        folder = next((world.directory / "tasks").glob(f"g1/m-{key.index}/1/0"))
+        pid = int((await until(lambda: (folder / "up").exists() and (folder / "up").read_text())).split()[1])
+        async with asyncio.timeout(30):
+            while (await world.link.status()).tasks[0].family < 2:
+                await asyncio.sleep(0.05)
+        await world.link.signal(key, signal.SIGKILL)
+        await world.of(TaskExited, key)
+        assert not alive(pid)
 
 
 async def test_other_tasks_are_left_alone() -> None:
