@@ -59,9 +59,11 @@ class Wire(Protocol):
 class HttpWire:
     """JSON over HTTP, with one connection pool."""
 
-    def __init__(self) -> None:
-        # A proxy of the environment never leads to a rollout, and there is no TLS to verify.
-        self._http = httpx.AsyncClient(trust_env=False, verify=False, limits=httpx.Limits(keepalive_expiry=30.0))
+    def __init__(self, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        # A proxy of the environment never leads to a rollout, and there is no TLS to verify. Connections are dropped before
+        # the engine drops them, so that none is just being closed when it is used again.
+        limits = httpx.Limits(keepalive_expiry=30.0)
+        self._http = httpx.AsyncClient(trust_env=False, verify=False, limits=limits, transport=transport)
 
     async def generate(self, target: Endpoint, asked: Asked, timeout_s: float) -> dict[int, Answer]:
         body = msgspec.json.encode(
