@@ -89,7 +89,7 @@ def fit_to_start(turn: Turn, group: Group, slot: Slot) -> bool:
 
 def _complete(turn: Turn, group: Group) -> bool:
     for slot in group.slots.values():
-        if slot.state is S.PLACED or (slot.state in BEFORE_START and not fit_to_start(turn, group, slot)):
+        if slot.state in BEFORE_START and not fit_to_start(turn, group, slot):
             return False
     for member in group.plan.members:
         if sum(1 for slot in slots_of(group, member) if slot.state is S.PREPARED) < minimum(member):

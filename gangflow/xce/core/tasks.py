@@ -76,12 +76,17 @@ def refused(turn: Turn, report: inp.TaskRefused) -> None:
     turn.emit(TaskMoved(report.task, report.host, P.GONE))
     if slot.state is S.RELEASING:
         confirm(turn, group.id, slot.key)
-        return
-    message = f"{slot.member}[{slot.index}] on {report.host}: {report.message}"
-    if group.state is GroupState.PREPARING:
-        turn.set_back(group, Cause.START_FAILED, message, permanent=report.permanent)
     else:
-        turn.fail(group, slot, Exit(Cause.START_FAILED, slot.incarnation, turn.now_ms, message=report.message), report.host)
+        _not_started(turn, group, slot, report.host, report.message, permanent=report.permanent)
+
+
+def _not_started(turn: Turn, group: Group, slot: Slot, host: str, message: str, *, permanent: bool = False) -> None:
+    """A task that was to be started is not held by its agent: the try is void, or the slot of a started group failed."""
+    if group.state is GroupState.PREPARING:
+        text = f"{slot.member}[{slot.index}] on {host}: {message}"
+        turn.set_back(group, Cause.START_FAILED, text, permanent=permanent)
+    else:
+        turn.fail(group, slot, Exit(Cause.START_FAILED, slot.incarnation, turn.now_ms, message=message), host)
 
 
 def unprepared(turn: Turn, report: inp.TaskUnprepared) -> None:
@@ -163,11 +168,11 @@ def exited(turn: Turn, report: inp.TaskExited) -> None:
     if found is None or found[2].phase is P.GONE:
         return
     group, slot, _ = found
-    if slot.state in BEFORE_START:
-        # Never started here: an old order to stop it, answered late. It is still prepared, or will be.
-        return
     turn.emit(TaskMoved(report.task, report.host, P.GONE))
     group, slot = now_slot(turn, group.id, slot.key)
+    if slot.state in BEFORE_START:
+        _not_started(turn, group, slot, report.host, report.message or "its agent gave up what was prepared")
+        return
     if slot.state not in RUNS:
         confirm(turn, group.id, slot.key, _exit(turn, slot, report, None))
         return

@@ -178,3 +178,24 @@ def test_a_dead_cluster_is_no_running_job() -> None:
     for slot in stage.group().slots.values():
         assert slot.state is S.PENDING
         assert slot.reason is not None
+
+
+def test_a_job_that_ends_before_the_others_are_ready_does_not_hold_up_the_start() -> None:
+    stage = Stage()
+    stage.submit(plan(job("quick"), job("actor"), replicas()))
+    stage.prepare()
+    stage.start()
+    stage.exit("quick", code=0)
+    assert stage.group().state is G.STARTING
+    stage.ready()
+    assert stage.group().state is G.RUNNING
+
+
+def test_a_group_whose_only_job_ends_while_starting_succeeds() -> None:
+    stage = Stage()
+    stage.submit(plan(job(), replicas()))
+    stage.prepare()
+    stage.start("actor")
+    stage.exit("actor", code=0)
+    stage.gone()
+    assert stage.group().state is G.SUCCEEDED

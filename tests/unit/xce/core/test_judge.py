@@ -228,3 +228,24 @@ def test_no_rule_at_all_fails_the_group() -> None:
     stage.run(replace(plan(job(), replicas()), rules=()))
     stage.exit("rollout")
     assert stage.group().goal is G.FAILED
+
+
+def test_one_hosts_failures_are_paid_by_the_first_slot_only() -> None:
+    rule = RulePlan(Action.RESTART_MEMBER, "rollout", max_restarts=1)
+    stage = Stage(hosts(2, cpu=2_000))
+    stage.run(plan(replicas(count=4, least=1), rules=(rule,)))
+    stage.feed(*(stage.exited("rollout", n, cause=Cause.OOM, code=None) for n in (3, 1, 0)))
+    paid = [(use.member, use.index) for use in stage.group().budgets]
+    assert paid == [("rollout", 0), ("rollout", 3)], "h0 had two of them, h1 one"
+    assert [stage.slot("rollout", n).state for n in (0, 1, 3)] == [S.BACKOFF] * 3
+
+
+def test_a_role_restart_brings_back_what_was_given_up() -> None:
+    rules = (RulePlan(Action.TOLERATE, "rollout", slot=0), RulePlan(Action.RESTART_ROLE, "rollout"))
+    stage = Stage()
+    stage.run(plan(job(), replicas(count=3, least=1), rules=rules))
+    stage.exit("rollout", 0)
+    assert stage.slot("rollout", 0).state is S.RETIRED
+    stage.exit("rollout", 1)
+    assert stage.slot("rollout", 0).state is S.PLACED
+    assert stage.group().tolerated == ()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gangflow.xce.core import inputs as inp
+from gangflow.xce.core.asks import Ask, Grant, Refusal
 from gangflow.xce.core.effects import Prepare, Start, Stop
+from gangflow.xce.core.invariants import check
 from gangflow.xce.core.plan import Action, Cause, RulePlan
-from gangflow.xce.core.state import GroupState, Next, PendCode, SlotState
+from gangflow.xce.core.state import GroupState, Next, PendCode, SlotState, State
+from gangflow.xce.machine import handle
+from tests.property.greedy import Greedy
 from tests.unit.xce.core.plans import hosts, job, plan, replicas
 from tests.unit.xce.core.stage import Stage
 
@@ -188,6 +193,27 @@ def test_a_group_restart_without_a_place_releases_everything_in_the_end() -> Non
     stage.up_host("h0", "b2")
     stage.bring_up()
     assert stage.group().state is G.RUNNING
+
+
+def test_a_group_restart_takes_all_its_places_or_none() -> None:
+    """Scenario 6: a part of the places that it lacks is of no use to it, and must not be kept from others."""
+
+    class InPart(Greedy):
+        """Grants every slot of a recovery on its own, whatever was asked."""
+
+        def decide(self, state: State, asks: Sequence[Ask]) -> tuple[Grant | Refusal, ...]:
+            return super().decide(state, [replace(ask, together=False) for ask in asks])
+
+    stage = Stage(hosts(3, cpu=1_000))
+    stage.run(plan(job(), replicas(count=2), rules=(replace(AGAIN, member=""),)))
+    stage.feed(inp.HostGone("h0", 1_000), inp.HostGone("h1", 1_000))
+    stage.gone()
+    stage.now_ms += 1_000
+    decision = handle(stage.state, [inp.Tick(), inp.HostUp(hosts(4, cpu=1_000)[3], "b1")], stage.now_ms, InPart())
+    group = decision.state.groups["g1"]
+    assert group.state is G.RESTARTING
+    assert not check(decision.state)
+    assert [slot.incarnation for slot in group.slots.values()] == [1, 1, 1]
 
 
 def test_an_operator_restarts_outside_rules_and_budgets() -> None:

@@ -300,3 +300,14 @@ def test_a_probe_that_answers_before_the_start_was_reported_counts() -> None:
     assert stage.group().state is G.RUNNING
     stage.feed(inp.TaskStarted(stage.key(stage.slot("rollout")), "h0", 77))
     assert stage.slot("rollout").tasks[0].pid == 77
+
+
+def test_a_preparation_that_its_agent_gave_up_voids_the_try() -> None:
+    """An agent that fenced itself says so with an exit, also for what it had only prepared."""
+    stage = Stage()
+    stage.submit(PAIR)
+    stage.prepare("actor")
+    slot = stage.slot("actor")
+    stage.feed(inp.TaskExited(stage.key(slot), slot.tasks[0].host, signal=9))
+    assert stage.group().state is G.PENDING
+    assert "actor[0] on h0: its agent gave up what was prepared" in stage.group().message
