@@ -59,6 +59,11 @@ def explain(fits: Fits, request: Part, group: str, blocked: Blocked | None) -> R
     shortfall = _shortfall(fits, request.amounts, _free_for(fits, request))
     if shortfall:
         return _capacity(fits, request, group, blocked, shortfall, excluded)
+    for fit, count in sorted(request.demands, key=lambda row: row[0].best):
+        fit.refresh()
+        if fit.total < count:
+            # No need to try: this alone does not fit, wherever the others go.
+            return _shape(fits, nearest(fits, fit, CLUSTER), count - fit.total, group, excluded)
     relaxed = Placer(fits, Heed.NONE)
     if relaxed.place(request) and blocked is not None:
         relaxed.draft.rollback(0)
@@ -71,8 +76,13 @@ def explain(fits: Fits, request: Part, group: str, blocked: Blocked | None) -> R
     short = relaxed.short
     near = nearest(fits, short[1], CLUSTER, [row.chunk.host for row in relaxed.placed]) if short is not None else None
     relaxed.draft.rollback(0)
+    return _shape(fits, near, short[2] if short is not None else 1, group, excluded)
+
+
+def _shape(fits: Fits, near: _Near | None, missing: int, group: str, excluded: tuple[tuple[str, int], ...]) -> Reason:
+    """Enough is free in all, but not where one host must have it."""
     if near is None:
-        shortfall = ((HOSTS, short[2] if short is not None else 1),)
+        shortfall = ((HOSTS, missing),)
         return Reason(PendCode.WAITING_SHAPE, missing_text(shortfall, "in the cluster"), shortfall, excluded=excluded)
     name = fits.view.topology.names[near.host]
     text = missing_text(near.shortfall, f"on node {name}")
@@ -99,9 +109,11 @@ def _capacity(
     text = missing_text(shortfall, where)
     # The need that is the furthest from being met, and the host that lacks least for one more of it.
     names = [name for name, _ in shortfall]
+    for fit, _ in request.demands:
+        fit.refresh()
     concerned = [row for row in request.demands if any(name in names for name, _ in row[0].need.amounts)] or request.demands
-    fit = min(concerned, key=lambda row: (row[0].total >= row[1], row[0].best))[0]
-    near = nearest(fits, fit, scope)
+    hardest = min(concerned, key=lambda row: (row[0].total >= row[1], row[0].best))[0]
+    near = nearest(fits, hardest, scope)
     if near is None:
         return Reason(PendCode.WAITING_CAPACITY, text, shortfall, domain, excluded=excluded)
     node = view.topology.names[near.host]

@@ -9,6 +9,7 @@ import numpy as np
 from gangflow.xce.core.asks import Ask, AskKind, SlotAsk
 from gangflow.xce.core.plan import GroupPlan
 from gangflow.xce.core.state import Host, PendCode, Reason
+from gangflow.xce.placement.attributes import Attributes
 from gangflow.xce.placement.explain import amount_text
 from gangflow.xce.placement.feasible import Fit, Fits
 from gangflow.xce.placement.need import GPUS, PORTS
@@ -26,12 +27,30 @@ def never_fits(hosts: Mapping[str, Host], levels: tuple[str, ...], plan: GroupPl
     if kept is None or not kept.fits_hosts(hosts, levels):
         kept = ClusterView(hosts, levels)
         _KEPT[:] = [kept]
-    return never_in(Fits(kept), plan_ask(plan)) if kept.topology.size else None
+    return never_by(Fits(kept), plan)
 
 
 _KEPT: list[ClusterView] = []
 """The view of the hosts that were asked about last. It is only read, so that threads may share it, and it never shows: facts
 that differ make another one."""
+
+
+def never_by(fits: Fits, plan: GroupPlan) -> Reason | None:
+    """The same for hosts that are compiled already. Without any, nothing is known: None."""
+    if not fits.view.topology.size:
+        return None
+    return _unknown_order(fits.view, plan) or never_in(fits, plan_ask(plan))
+
+
+def _unknown_order(view: ClusterView, plan: GroupPlan) -> Reason | None:
+    """A wish that nothing can be measured by would be dropped in silence; LSF's load indices (`r15s`, `pg`) are such."""
+    attributes = Attributes(view)
+    for member in plan.members:
+        for key in (key for term in member.terms for key in term.order):
+            name = key.lstrip("!-")
+            if not attributes.known(name):
+                return Reason(PendCode.MISCONFIGURED, f"{member.name}: no host has {name}, which order[{key}] asks for")
+    return None
 
 
 def plan_ask(plan: GroupPlan) -> Ask:

@@ -8,7 +8,7 @@ from gangflow.xce.core.asks import Ask, Grant, Refusal
 from gangflow.xce.core.plan import GroupPlan
 from gangflow.xce.core.state import Reason, State
 from gangflow.xce.placement.feasible import Fits
-from gangflow.xce.placement.never import never_in, plan_ask
+from gangflow.xce.placement.never import never_by
 from gangflow.xce.placement.session import PHASES, Session
 from gangflow.xce.placement.snapshot import ClusterView
 
@@ -37,8 +37,7 @@ class Scheduler:
     def never_fits(self, state: State, plan: GroupPlan) -> Reason | None:
         """As the function of that name, on the hosts of a state, at the cost of a decision."""
         # What runs does not matter here: the view may stay at any state of these hosts.
-        fits = self._for_hosts(state)
-        return never_in(fits, plan_ask(plan)) if fits.view.topology.size else None
+        return never_by(self._for_hosts(state), plan)
 
     def _for_hosts(self, state: State) -> Fits:
         """The view that was kept, or one made anew when the hosts' facts differ."""
