@@ -7,7 +7,8 @@ home, or a Ray address), and a remote XCE by URL.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +24,14 @@ RUNTIMES = ("ray", "local")
 
 def silent(_: str) -> None:
     """Nobody listens."""
+
+
+def with_scripts(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment whose PATH begins with this interpreter's folder: in a cluster of one's own, a member's `python` (and
+    whatever is installed beside it) is the one that started the cluster."""
+    scripts = os.path.dirname(sys.executable)
+    rest = [entry for entry in environment.get("PATH", os.defpath).split(os.pathsep) if entry != scripts]
+    return {**environment, "PATH": os.pathsep.join([scripts, *rest])}
 
 
 class Cluster(Protocol):
@@ -89,6 +98,7 @@ def start_cluster(
     if runtime == "local":
         from gangflow.local import LocalCluster
 
+        _end_ray(home)
         return LocalCluster.start(home, spec, say=say)
     raise SpecError([Problem("runtime", repr(runtime), f"one of {', '.join(RUNTIMES)}")])
 
@@ -124,3 +134,11 @@ def stop_cluster(home: Home) -> None:
     from gangflow.local import LocalCluster
 
     LocalCluster(home, kept=False).stop()
+
+
+def _end_ray(home: Home) -> None:
+    """What is left of a Ray that was started for this home: its next life is without one."""
+    if home.uses_ray:
+        from gangflow.ray.head import stop_head
+
+        stop_head(home.path)

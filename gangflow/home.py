@@ -54,9 +54,16 @@ class Home:
         """Whether its controller's process is there."""
         try:
             document = json.loads((self.path / "controller.json").read_text())
-            return psutil.pid_exists(int(document["pid"]))
-        except (OSError, ValueError, KeyError):
+            process = psutil.Process(int(document["pid"]))
+            # A number alone may mean another process by now: one that began after the controller had started.
+            return process.status() != psutil.STATUS_ZOMBIE and process.create_time() * 1000 <= document["started_ms"] + 1000
+        except (OSError, ValueError, KeyError, TypeError, psutil.Error):
             return False
+
+    @property
+    def used(self) -> bool:
+        """Whether a cluster has ever started here, or has begun to."""
+        return (self.path / "controller.json").exists() or self.uses_ray
 
     @property
     def uses_ray(self) -> bool:
@@ -89,8 +96,9 @@ def new_home(name: str) -> Home:
 
 
 def homes() -> Iterator[Home]:
-    """Every home of this user in which a controller has started, the kept one first, then the newest runs."""
-    candidates = [default_home().path, *sorted((root() / "runs").glob("*"), reverse=True)]
+    """Every home of this user in which a cluster has started: the kept one, then those in a Ray cluster that was joined, then
+    the newest runs."""
+    candidates = [default_home().path, *sorted(root().glob("ray-*/")), *sorted((root() / "runs").glob("*"), reverse=True)]
     for path in candidates:
-        if (path / "controller.json").exists():
+        if Home(path).used:
             yield Home(path)

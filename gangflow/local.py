@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from gangflow.clusters import Say, silent
+from gangflow.clusters import Say, silent, with_scripts
 from gangflow.errors import (
     GangflowError,
     JournalCorrupt,
@@ -62,6 +62,7 @@ class LocalCluster:
         with log.open("ab") as out:
             process = subprocess.Popen(
                 [*command, "--home", str(home.path)],
+                env=with_scripts(os.environ),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=out,

@@ -30,7 +30,7 @@ def take_down(console: Console, home: Path | None, every: bool) -> None:
     """Stop what runs in a home, or in all of them."""
     places = list(homes()) if every else [Home(home.expanduser().resolve()) if home else default_home()]
     for place in places:
-        if not (place.path / "controller.json").exists():
+        if not place.used:
             raise SetupError(f"no cluster has ever run in {place.path}")
         if every and not (place.alive or place.uses_ray):
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import threading
@@ -16,21 +17,23 @@ from typing import Any, TypeVar
 import msgspec
 import ray
 
-from gangflow.errors import GangflowError, JournalRegressed
+from gangflow.errors import JournalRegressed, SetupError
 from gangflow.ray.head import without_ray
+from gangflow.ray.lease import Lease
 from gangflow.xce import codec
 from gangflow.xce.core.inputs import Report
 from gangflow.xce.core.state import HostFacts, TaskKey
 from gangflow.xce.hosts.link import AgentLink, LinkCalls, Position
-from gangflow.xce.hosts.settings import AgentOptions
 
 T = TypeVar("T")
-LEASE_MS = 15_000
-"""A node that neither its Ray nor the controller confirmed for this long counts as cut off."""
-FENCE_MS = 10_000
-CONFIRM_S = 1.0
 ANSWER_S = 30.0
+OPEN_S = 60.0
+"""For an agent to be started and registered."""
 NAMESPACE = "gangflow"
+AWAY_PAUSE_S = 0.5
+"""Between two tries to hand reports to a controller that is away."""
+AWAY_BEATS = 3
+"""After so many beats without the controller, the node's own Ray is asked."""
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +42,8 @@ def log_to(file: Path) -> None:
     """An actor's log in the cluster's home: Ray's own log folder is gone with Ray."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     form = "%(asctime)s %(name)s %(levelname)s %(message)s"
-    logging.basicConfig(level=logging.INFO, format=form, handlers=[logging.FileHandler(file, delay=True)])
+    # `force`: Ray has put a handler there already, and then nothing would be done.
+    logging.basicConfig(level=logging.INFO, format=form, handlers=[logging.FileHandler(file, delay=True)], force=True)
 
 
 class LoopThread:
@@ -50,8 +54,13 @@ class LoopThread:
         threading.Thread(target=self.loop.run_forever, name=name, daemon=True).start()
 
     def run(self, work: Coroutine[Any, Any, T], limit_s: float = ANSWER_S) -> T:
-        """Run in the loop, and wait for it here."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(limit_s)
+        """Run in the loop, and wait for it here. TimeoutError when it takes longer; then it is given up."""
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result(limit_s)
+        except TimeoutError:
+            future.cancel()
+            raise
 
     def start(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
         """Run in the loop; a failure ends this process, so that Ray starts the actor again, rather than going unseen."""
@@ -70,33 +79,51 @@ def _fatal(future: Future[Any]) -> None:
 class HostAgentActor:
     """Runs on the node whose agent it speaks to. Killing it touches no task; the next one finds the agent."""
 
-    def __init__(self, folder: str, node: str, hosts: bytes, controller: str) -> None:
+    def __init__(self, folder: str, node: str, hosts: bytes, controller: str, lease: dict[str, int]) -> None:
         self._folder = Path(folder)
         log_to(self._folder / "link.log")
         self._node = node
         self._facts = tuple(msgspec.json.decode(hosts, type=list[HostFacts]))
         self._controller = controller
+        self._lease = Lease(**lease)
         self._position = Position("", 0, 0)
+        self._said = ("", 0)
+        """(cluster_id, term) of the last hello."""
         self._confirmed = time.monotonic()
         self._boot = ""
         self._refused = ""
         self._link: AgentLink | None = None
         self._opening = threading.Lock()
         self._thread = LoopThread("agent-link")
+        self._thread.start(self._renew())
 
-    def confirm(self, position: dict[str, Any]) -> dict[str, str]:
-        """The controller is there, and its journal stands here. Connects to the agent the first time.
+    def confirm(self, position: dict[str, Any], again: bool = False) -> dict[str, str]:
+        """The controller is there, and its journal stands here. To a new controller (or `again`) the agent says what runs.
 
-        Returns {boot, refused}: `refused` says why the agent does not accept this journal.
+        Returns {boot, refused, failed}: why the agent does not accept this journal, why it could not be started; all three are
+        empty while somebody else is just connecting it.
         """
         self._position = Position(**position)
         self._confirmed = time.monotonic()
-        with self._opening:
-            if self._link is None and not self._refused:
-                self._thread.run(self._open(), 60)
-        return {"boot": self._boot, "refused": self._refused}
+        failed = ""
+        if self._opening.acquire(blocking=False):
+            try:
+                who = (self._position.cluster_id, self._position.term)
+                if again or who != self._said or (self._link is None and not self._refused):
+                    self._said = who
+                    self._thread.run(self._open(), OPEN_S)
+            except SetupError as error:
+                _log.warning("%s", error.message)
+                failed = error.message
+            finally:
+                self._opening.release()
+        return {"boot": self._boot, "refused": self._refused, "failed": failed}
 
     async def _open(self) -> None:
+        """Say hello (once more)."""
+        former, self._link, self._boot, self._refused = self._link, None, "", ""
+        if former is not None:
+            await former.stop()
         calls = LinkCalls(
             on_reports=self._forward,
             position=lambda: self._position,
@@ -107,7 +134,7 @@ class HostAgentActor:
             self._node,
             self._facts,
             calls,
-            AgentOptions(LEASE_MS, FENCE_MS),
+            self._lease.for_agent,
             renew=False,
             environment=without_ray(os.environ),
         )
@@ -117,26 +144,43 @@ class HostAgentActor:
             self._regressed(error)
             return
         self._link = link
-        self._thread.start(self._renew(link))
+        await self._renew_once(link)
 
     def _regressed(self, error: JournalRegressed) -> None:
+        _log.error("%s", error.message)
         self._refused = error.message
 
-    async def _renew(self, link: AgentLink) -> None:
+    async def _renew(self) -> None:
         """The agent's lease, as long as this node's Ray or the controller confirmed the node not long ago."""
+        beat_s = self._lease.beat_s
         while True:
-            if time.monotonic() - self._confirmed > CONFIRM_S and await asyncio.to_thread(_ray_confirms):
+            await asyncio.sleep(beat_s)
+            if time.monotonic() - self._confirmed > AWAY_BEATS * beat_s and await asyncio.to_thread(_ray_confirms):
                 self._confirmed = time.monotonic()
-            if time.monotonic() - self._confirmed < LEASE_MS / 1000:
-                try:
-                    self._boot = await link.renew()
-                except OSError:
-                    self._boot = ""
-            await asyncio.sleep(CONFIRM_S)
+            link = self._link
+            if link is not None and time.monotonic() - self._confirmed < self._lease.lease_ms / 1000:
+                await self._renew_once(link)
+
+    async def _renew_once(self, link: AgentLink) -> None:
+        try:
+            boot = await link.renew()
+        except (OSError, TimeoutError):
+            boot = ""
+        if link is self._link:
+            self._boot = boot
 
     async def _forward(self, reports: Sequence[Report]) -> None:
-        controller = await asyncio.to_thread(ray.get_actor, self._controller, NAMESPACE)
-        await asyncio.wrap_future(controller.reports.remote([codec.encode(report) for report in reports]).future())
+        """Until the controller has them: it may be away."""
+        raw = [codec.encode(report) for report in reports]
+        for attempt in itertools.count():
+            try:
+                controller = await asyncio.to_thread(ray.get_actor, self._controller, NAMESPACE)
+                await asyncio.wrap_future(controller.reports.remote(raw).future())
+                return
+            except (ray.exceptions.RayError, ValueError) as error:
+                if attempt == 0:
+                    _log.warning("the controller takes no reports now: %s", str(error).splitlines()[-1:])
+                await asyncio.sleep(AWAY_PAUSE_S)
 
     def deliver(self, effects: list[bytes]) -> None:
         """Hand effects to the agent. Raises OSError when it cannot be reached now."""
@@ -164,8 +208,8 @@ class HostAgentActor:
 
 def _ray_confirms() -> bool:
     """Whether the GCS answers and still counts this node as alive."""
-    own = ray.get_runtime_context().get_node_id()
     try:
+        own = ray.get_runtime_context().get_node_id()
         return any(node["NodeID"] == own and node["Alive"] for node in ray.nodes())
-    except (ray.exceptions.RayError, OSError, GangflowError):
+    except Exception:  # whatever it is, it confirms nothing
         return False

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from gangflow.home import root
 from gangflow.ray.agents import NAMESPACE
 from gangflow.ray.controller import ControllerActor
 from gangflow.ray.coordinator import CoordinatorActor
+from gangflow.ray.lease import Lease
 
 CONTROLLER = f"controller-{__version__}"
 """With the version of the code: Ray would hand a newer one an older actor."""
@@ -38,11 +40,12 @@ def join(address: str) -> dict[str, Any]:
     except (ConnectionError, RuntimeError, OSError, ValueError) as error:
         raise SetupError(f"Ray at {address} cannot be joined: {error}") from error
     gcs = ray.get_runtime_context().gcs_address
-    return {"home": str(root() / f"ray-{sha256(gcs.encode()).hexdigest()[:8]}")}
+    return {"address": gcs, "home": str(root() / f"ray-{sha256(gcs.encode()).hexdigest()[:8]}")}
 
 
-def controller(home: str) -> dict[str, Any]:
-    """Start the controller's actor, or find it; what it says when it is ready: {url, token, home}, or its error."""
+def controller(home: str, ours: bool) -> dict[str, Any]:
+    """Start the controller's actor, or find it; what it says when it is ready: {url, token, home}, or its error. `ours`: Ray
+    was started for it alone."""
     options: dict[str, Any] = {
         "name": CONTROLLER,
         "namespace": NAMESPACE,
@@ -54,8 +57,9 @@ def controller(home: str) -> dict[str, Any]:
         # The journal is a file on this node.
         "scheduling_strategy": NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False),
     }
+    lease = asdict(Lease.from_environment())
     described = (Path(home) / "cluster.yaml").exists()
-    actor = ray.remote(ControllerActor).options(**options).remote(home, CONTROLLER, described)
+    actor = ray.remote(ControllerActor).options(**options).remote(home, CONTROLLER, lease, has_cluster=described, loopback=ours)
     said: dict[str, Any] = ray.get(actor.ready.remote(), timeout=READY_S)
     if "error" in said:
         ray.kill(actor)
@@ -79,12 +83,18 @@ def coordinate(group: str, url: str, token: str, log: str) -> dict[str, Any]:
 
 
 def take_down() -> dict[str, Any]:
-    """End every group and agent of the controller that runs here, if one does."""
+    """End every group and agent of the controller that runs here, if one does, and its actor."""
     try:
-        ray.get(ray.get_actor(CONTROLLER, NAMESPACE).take_down.remote(), timeout=DOWN_S)
+        actor = ray.get_actor(CONTROLLER, NAMESPACE)
     except ValueError:
         # No controller any more: the agents' leases end their tasks, since nobody renews them.
         return {"controller": False}
+    try:
+        ray.get(actor.take_down.remote(), timeout=DOWN_S)
+    except ray.exceptions.RayActorError:
+        return {"controller": False}
+    finally:
+        ray.kill(actor)
     return {"controller": True}
 
 

@@ -13,14 +13,14 @@ from typing import Any
 import ray
 
 from gangflow.errors import GangflowError, JournalRegressed
-from gangflow.ray.agents import FENCE_MS, LEASE_MS, LoopThread, log_to
+from gangflow.ray.agents import LoopThread, log_to
 from gangflow.ray.hosts import RayHosts
+from gangflow.ray.lease import Lease
 from gangflow.ray.metrics import GroupMetrics
-from gangflow.ray.nodes import live_nodes
+from gangflow.ray.nodes import LOOPBACK, NodeNames
 from gangflow.specs.cluster import ClusterSpec, HostSpec
 from gangflow.xce import codec
 from gangflow.xce.cluster_home import ClusterHome
-from gangflow.xce.controller import Options
 from gangflow.xce.runtime import Runtime
 
 START_S = 120.0
@@ -30,11 +30,14 @@ _log = logging.getLogger(__name__)
 class ControllerActor:
     """Pinned to its journal's node. Ray starts it again after a crash: it recovers, takes a new term, and adopts what runs."""
 
-    def __init__(self, home: str, name: str, has_cluster: bool) -> None:
+    def __init__(self, home: str, name: str, lease: dict[str, int], *, has_cluster: bool, loopback: bool) -> None:
+        """`has_cluster`: the home has a description. `loopback`: a Ray of our own, whose only node is this machine."""
         log_to(Path(home) / "controller.log")
         self._home = ClusterHome(Path(home))
         self._name = name
+        self._lease = Lease(**lease)
         self._has_cluster = has_cluster
+        self._loopback = loopback
         self._ready: Future[dict[str, Any]] = Future()
         self._runtime: Runtime | None = None
         self._taken_down = threading.Event()
@@ -51,7 +54,8 @@ class ControllerActor:
         self._thread.run(self._report([codec.decode(report, codec.INPUTS) for report in raw]), 60)
 
     async def _report(self, reports: list[Any]) -> None:
-        assert self._runtime is not None, "agents are connected by the runtime that takes their reports"
+        if self._runtime is None or not self._runtime.controller.taking:
+            raise ConnectionError("the controller is just starting")
         await self._runtime.report(reports)
 
     def take_down(self) -> None:
@@ -81,18 +85,17 @@ class ControllerActor:
         from gangflow.specs.document import load_cluster
 
         own = ray.get_runtime_context().get_node_id()
-        nodes = live_nodes(ray.nodes(), own)
+        nodes = NodeNames(self._home.path / "nodes.json").live(ray.nodes(), own)
         spec = load_cluster(self._home.cluster_file) if self._has_cluster else None
-        single = len({node.address for node in nodes}) == 1
-        bind = "127.0.0.1" if single else next(node.address for node in nodes if node.is_head)
+        bind = LOOPBACK if self._loopback else next(node.address for node in nodes if node.is_head)
         # What the REST service says of the cluster; the hosts themselves come from the agents.
         shown = spec or ClusterSpec(hosts=[HostSpec(node.name, node=node.name) for node in nodes])
         self._runtime = Runtime(
             self._home,
             shown,
             bind=bind,
-            options=Options(lease_ms=LEASE_MS, fence_ms=FENCE_MS),
-            make_hosts=lambda calls: RayHosts(calls, spec, self._home.path, self._name),
+            options=self._lease.for_controller,
+            make_hosts=lambda calls: RayHosts(calls, spec, self._home.path, self._name, self._lease, loopback=self._loopback),
         )
         await self._runtime.start()
         return self._runtime

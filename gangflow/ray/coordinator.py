@@ -8,7 +8,7 @@ from pathlib import Path
 import ray
 
 from gangflow.coordinators.run import coordinate
-from gangflow.errors import Fenced
+from gangflow.errors import Fenced, NotFound, SetupError
 from gangflow.ray.agents import NAMESPACE, LoopThread, log_to
 from gangflow.xce.rest.aclient import AsyncClient
 
@@ -36,7 +36,8 @@ class CoordinatorActor:
             try:
                 state = await coordinate(client, self._group)
                 _log.info("group %s ended: %s", self._group, state)
-            except Fenced as error:
-                _log.warning("a newer coordinator drives group %s: %s", self._group, error.message)
+            except (Fenced, NotFound, SetupError) as error:
+                # Started again it would end the same: another one drives the group, or there is nothing to drive.
+                _log.warning("group %s: %s", self._group, error.message)
         # Ending the process would start the actor again: it asks Ray to be forgotten.
         ray.kill(ray.get_actor(self._name, NAMESPACE), no_restart=True)

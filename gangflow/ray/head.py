@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_fixed
 
+from gangflow.clusters import with_scripts
 from gangflow.errors import SetupError
 
 MARK = "GANGFLOW_RAY"
@@ -41,13 +42,22 @@ class RayHead:
     """Where our Ray cluster is, as `ray.json` in the home of the gangflow cluster has it."""
 
     folder: str
+    """Of the Ray that was started for this home; empty when it is somebody else's."""
     address: str
-    dashboard_url: str
+    """Empty while Ray is just being started."""
+    dashboard_url: str = ""
     """Empty when it was started without a dashboard."""
 
     @property
+    def is_ours(self) -> bool:
+        """Whether it was started for this home alone."""
+        return bool(self.folder)
+
+    @property
     def environment(self) -> dict[str, str]:
-        """What a process needs in its environment to join this cluster and no other."""
+        """What a process needs in its environment to join this cluster and no other. Somebody else's: whatever is set."""
+        if not self.is_ours:
+            return {}
         return {
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(Path(self.folder) / "token"),
@@ -82,19 +92,30 @@ def start_head(home: Path, *, dashboard: bool = True, cpus: int | None = None) -
     Raises:
         SetupError: Ray did not come up in three attempts; carries the last lines that it printed.
     """
+    # What an earlier one left, which nobody governs any more.
+    stop_head(home)
     # Ray's sockets have long names below its folder, and a unix socket's path ends at 107 bytes: not below `home`.
     folder = Path(tempfile.mkdtemp(prefix="gf-ray-"))
-    token = folder / "token"
-    token.touch(mode=0o600)
-    token.write_text(secrets.token_hex(32))
+    # Noted first: whoever is killed in the middle of a start leaves something that `stop_head` can find.
+    note_head(home, RayHead(str(folder), ""))
     try:
+        token = folder / "token"
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32))
         head = _start(folder, home, dashboard, cpus)
     except _StartFailed as error:
-        _end_processes(str(folder))
-        shutil.rmtree(folder, ignore_errors=True)
+        stop_head(home)
         raise SetupError(f"Ray did not start: {error}", remedy="see `ray start --head` on this machine") from error
-    (home / "ray.json").write_text(json.dumps(asdict(head)))
+    except BaseException:
+        stop_head(home)
+        raise
+    note_head(home, head)
     return head
+
+
+def note_head(home: Path, head: RayHead) -> None:
+    """Say in the home which Ray it lives in."""
+    (home / "ray.json").write_text(json.dumps(asdict(head)))
 
 
 @retry(retry=retry_if_exception_type(_StartFailed), stop=stop_after_attempt(START_ATTEMPTS), wait=wait_fixed(1), reraise=True)
@@ -108,7 +129,7 @@ def _start(folder: Path, home: Path, dashboard: bool, cpus: int | None) -> RayHe
         f"--ray-client-server-port={client_port}", "--dashboard-agent-listen-port=0", "--dashboard-agent-grpc-port=0",
         "--runtime-env-agent-port=0", "--metrics-export-port=0", *([f"--num-cpus={cpus}"] if cpus is not None else []),
     ]  # fmt: skip
-    environment = without_ray(os.environ) | head.environment | _dashboard_environment(home)
+    environment = with_scripts(without_ray(os.environ)) | head.environment | _dashboard_environment(home)
     try:
         outcome = subprocess.run(
             command,
@@ -145,26 +166,25 @@ def _dashboard_environment(home: Path) -> dict[str, str]:
 
 
 def read_head(home: Path) -> RayHead | None:
-    """The Ray cluster that was started for this home, if there is one; it need not be alive."""
+    """The Ray cluster that this home's cluster lives in, if there is one; it need not be alive."""
     try:
         return RayHead(**json.loads((home / "ray.json").read_text()))
-    except FileNotFoundError:
+    except (OSError, ValueError, TypeError):
         return None
 
 
 def stop_head(home: Path) -> None:
-    """End every process of this home's Ray cluster, and forget it. Nothing of any other Ray is touched."""
+    """End every process of the Ray that was started for this home, and forget it. Nothing of any other Ray is touched."""
     head = read_head(home)
-    if head is None:
-        return
-    _end_processes(head.folder)
-    shutil.rmtree(head.folder, ignore_errors=True)
+    if head is not None and head.is_ours:
+        _end_processes(head.folder)
+        shutil.rmtree(head.folder, ignore_errors=True)
     (home / "ray.json").unlink(missing_ok=True)
 
 
 def head_alive(head: RayHead) -> bool:
-    """Whether any process of that Ray cluster is left."""
-    return any(True for _ in _processes(head.folder))
+    """Whether any process of a Ray cluster of our own is left; of somebody else's we do not know."""
+    return not head.is_ours or any(True for _ in _processes(head.folder))
 
 
 def _processes(folder: str) -> Iterator[psutil.Process]:

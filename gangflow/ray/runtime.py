@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from gangflow.clusters import Say, silent
 from gangflow.errors import (
@@ -20,12 +25,16 @@ from gangflow.errors import (
     SetupError,
 )
 from gangflow.home import Home, root
-from gangflow.ray.head import RayHead, head_alive, read_head, start_head, stop_head
+from gangflow.ray.head import RayHead, head_alive, note_head, read_head, start_head, stop_head
 from gangflow.specs.cluster import ClusterSpec
 from gangflow.specs.document import dump
 from gangflow.xce.rest.client import Client
 
-CLOSE_S = 10
+CLOSE_S = 10.0
+ASK_S = 400.0
+"""More than any request takes by its own limits (`gangflow.ray.control`): what is beyond it hangs."""
+AGENT_S = 30.0
+"""For an agent that is told to end: its members' grace, at most this long."""
 _ERRORS: dict[str, type[GangflowError]] = {
     kind.code: kind for kind in (JournalFull, JournalLocked, JournalCorrupt, JournalRegressed)
 }
@@ -41,23 +50,25 @@ class _Control:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                text=True,
                 env={**os.environ, **environment},
                 start_new_session=True,  # Ctrl-C is ours to handle
             )
         self._log = log
-        self.joined = self.ask("join", address=address)
+        try:
+            self.joined = self.ask("join", address=address)
+        except BaseException:
+            self.close()
+            raise
 
     def ask(self, do: str, **given: Any) -> dict[str, Any]:
         """Raises what the answer says: SetupError, or a JournalError."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         try:
-            self._process.stdin.write(json.dumps({"do": do, "with": given}) + "\n")
+            self._process.stdin.write(json.dumps({"do": do, "with": given}).encode() + b"\n")
             self._process.stdin.flush()
-            line = self._process.stdout.readline()
+            line = self._line()
         except OSError:
-            line = ""
+            line = b""
         if not line:
             raise SetupError(f"the connection to Ray ended: see {self._log}")
         said: dict[str, Any] = json.loads(line)
@@ -65,11 +76,24 @@ class _Control:
             raise _ERRORS.get(said["code"], SetupError)(said["error"])
         return said
 
+    def _line(self) -> bytes:
+        """The next answer; empty when there will be none."""
+        assert self._process.stdout is not None
+        fd, said, deadline = self._process.stdout.fileno(), b"", time.monotonic() + ASK_S
+        while not said.endswith(b"\n"):
+            ready, _, _ = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
+            piece = os.read(fd, 65_536) if ready else b""
+            if not piece:
+                return b""
+            said += piece
+        return said
+
     def close(self) -> None:
         """Let go of Ray; detached actors stay."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
         try:
             self._process.wait(timeout=CLOSE_S)
         except subprocess.TimeoutExpired:
@@ -111,7 +135,7 @@ class RayCluster:
         cluster = cls(home, start_head(home.path, dashboard=dashboard), kept=False)
         try:
             say("starting the controller and the host agents")
-            cluster._connected().ask("controller", home=str(home.path))
+            cluster._connected().ask("controller", home=str(home.path), ours=True)
         except BaseException:
             cluster.stop()
             raise
@@ -132,10 +156,18 @@ class RayCluster:
         say(f"joining Ray at {address}")
         root().mkdir(parents=True, exist_ok=True, mode=0o700)
         control = _Control(address, {}, root() / "ray-control.log")
-        home = Path(control.joined["home"])
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found = control.ask("controller", home=str(home))
-        cluster = cls(Home(Path(found["home"])), None, kept=True)
+        try:
+            home = Path(control.joined["home"])
+            home.mkdir(parents=True, exist_ok=True, mode=0o700)
+            found = control.ask("controller", home=str(home), ours=False)
+        except BaseException:
+            control.close()
+            raise
+        # Where its controller lives, which may be another machine.
+        home = Path(found["home"])
+        if home.is_dir():
+            note_head(home, RayHead("", control.joined["address"]))
+        cluster = cls(Home(home), None, kept=True)
         cluster._control, cluster._address = control, (found["url"], found["token"])
         return cluster
 
@@ -152,16 +184,27 @@ class RayCluster:
         self._connected().ask("coordinate", group=group, url=url, token=token, log=str(log))
 
     def stop(self) -> None:
-        """End every group, agent and actor, and Ray if it was started for this cluster. Nothing of a kept one."""
+        """End every group, agent and actor, and Ray if it was started for this cluster. Nothing of a kept one.
+
+        Raises:
+            SetupError: somebody else's Ray does not answer, so that nothing could be ended.
+        """
         try:
             if not self._kept and self.head is not None and head_alive(self.head):
                 self._connected().ask("take_down")
+        except SetupError:
+            # A Ray of our own that is half dead is ended all the same, by force.
+            if self.head is None or not self.head.is_ours:
+                raise
         finally:
             if self._control is not None:
                 self._control.close()
                 self._control = None
-            if not self._kept:
+            if not self._kept and self.head is not None and self.head.is_ours:
                 stop_head(self.home.path)
+                _end_agents(self.home.path / "nodes")
+        if not self._kept:
+            stop_head(self.home.path)
 
     @classmethod
     def stop_home(cls, home: Home) -> None:
@@ -174,3 +217,24 @@ class RayCluster:
                 raise SetupError(f"no Ray cluster is noted in {self.home.path}")
             self._control = _Control(self.head.address, self.head.environment, self.home.path / "ray-control.log")
         return self._control
+
+
+def _end_agents(nodes: Path) -> None:
+    """Agents that nobody could end in order, because Ray or the controller was gone. Each takes its tasks down."""
+    found = []
+    for lock in nodes.glob("*/agent.lock"):
+        try:
+            process = psutil.Process(int(lock.read_text()))
+            arguments = process.cmdline()
+        except (OSError, ValueError, psutil.Error):
+            continue
+        if "gangflow.xce.hosts.agent" in arguments and str(lock.parent.resolve()) in arguments:
+            found.append(process)
+    for process in found:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, alive = psutil.wait_procs(found, timeout=AGENT_S)
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()  # its watchdog does the rest
+    psutil.wait_procs(alive, timeout=CLOSE_S)

@@ -216,8 +216,8 @@ class Runtime:
     def _regressed(self, node: str, error: JournalRegressed) -> None:
         self.controller.refuse_mutations(error)
 
-    def _alive(self, node: str, boot: str) -> None:
-        self.controller.renew(node, boot)
+    def _alive(self, node: str, boot: str) -> bool:
+        return self.controller.renew(node, boot)
 
     async def _until_ended(self) -> None:
         def over() -> bool:

@@ -127,6 +127,11 @@ class Controller:
         return self.state.term
 
     @property
+    def taking(self) -> bool:
+        """Whether it has recovered its journal, and so can take reports."""
+        return hasattr(self, "_writer") and self._writer.finished is not None
+
+    @property
     def position(self) -> tuple[str, int, int]:
         """(cluster_id, term, seq): what an agent compares with the highest that it has seen."""
         return (self.cluster_id, self.term, self._seq)
