@@ -13,8 +13,9 @@ PURE = [
     *sorted((ROOT / "gangflow/xce/core").rglob("*.py")),
     *sorted((ROOT / "gangflow/xce/placement").rglob("*.py")),
     ROOT / "gangflow/xce/machine.py",
-    ROOT / "gangflow/coordinators/rl_state.py",
-    ROOT / "gangflow/coordinators/rl_reaction.py",
+    *sorted((ROOT / "gangflow/coordinators").glob("rl_*.py")),
+    ROOT / "gangflow/channel.py",
+    *(FOLDS := [ROOT / "gangflow/telemetry/spans.py", ROOT / "gangflow/cli/story.py"]),
 ]
 BANNED_MODULES = {
     "time", "datetime", "random", "secrets", "uuid", "os", "socket", "threading", "asyncio", "subprocess", "logging", "pathlib",
@@ -73,6 +74,8 @@ def test_a_pure_room_stays_pure(path: Path) -> None:
 def test_dataclasses_of_pure_rooms_are_frozen_and_slotted() -> None:
     loose = []
     for path in PURE:
+        if path in FOLDS:
+            continue  # They gather what events say; the gatherer itself grows.
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.ClassDef):
                 continue
