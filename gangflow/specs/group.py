@@ -17,6 +17,7 @@ from gangflow.specs.member import AnyMember, Job, Pack, ReplicaSet, _claim_fault
 from gangflow.specs.quantity import Duration
 
 MAX_MEMBERS = 1_000
+_ID = re.compile(r"g[0-9]+")
 
 
 def _mode(value: object) -> object:
@@ -103,7 +104,10 @@ class CoStartGroup(Spec):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        check([*_claim_faults(self.claims), *_member_faults(self), *_rule_faults(self), *_coordinator_faults(self)])
+        faults = [*_claim_faults(self.claims), *_member_faults(self), *_rule_faults(self), *_coordinator_faults(self)]
+        if _ID.fullmatch(self.name):
+            faults.append(Fault(("name",), self.name, "a name that is none of XCE's ids (g1, g2, …): calls take either"))
+        check(faults)
         return self
 
 

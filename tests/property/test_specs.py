@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -43,6 +44,7 @@ REQUIREMENTS = (
     "",
 )
 spec_names = st.from_regex(r"[a-z][a-z0-9-]{0,8}", fullmatch=True)
+group_names = spec_names.filter(lambda name: not re.fullmatch("g[0-9]+", name))
 texts = st.text(st.characters(exclude_characters="\x00", codec="utf-8"), max_size=15)
 commands = st.lists(texts, min_size=1, max_size=3).filter(lambda command: bool(command[0]))
 durations = st.integers(10, 10**9).map(lambda ms: f"{ms}ms")
@@ -133,7 +135,7 @@ def groups(draw: st.DrawFn) -> CoStartGroup:
             actor=jobs[0], rollout=services[0], port=found[services[0]].ports[0], quorum_timeout=draw(durations)
         )
     return CoStartGroup(
-        draw(spec_names),
+        draw(group_names),
         found,
         priority=draw(st.integers(0, 1_000)),
         environment=draw(environments),

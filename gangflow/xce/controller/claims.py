@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from gangflow.xce.controller.options import RESEND_S
+from gangflow.xce.controller.options import RELEASE_S, RESEND_S
 from gangflow.xce.core.effects import ClaimEffect, Provision, Release
 from gangflow.xce.core.inputs import ClaimFailed, ClaimReady, ClaimReleased, Report
 from gangflow.xce.ports import Provider
@@ -85,7 +85,8 @@ class ClaimWork:
         tries = 0
         while True:
             try:
-                await self._providers[request.provider].release(request)
+                async with asyncio.timeout(RELEASE_S):
+                    await self._providers[request.provider].release(request)
                 return ClaimReleased(request.claim)
             except Exception as error:
                 pause = RESEND_S[min(tries, len(RESEND_S) - 1)]

@@ -13,6 +13,8 @@ RESEND_S = (1.0, 2.0, 4.0, 8.0, 10.0)
 """Pauses before an effect that nobody confirmed is sent again; the last one repeats for as long as it is due."""
 DELIVERY_S = 10.0
 """One delivery to an agent takes at most this long; what it may have lost is sent again."""
+RELEASE_S = 60.0
+"""One try to release a claim takes at most this long: a call that never returns must not end an obligation in silence."""
 FULL_RETRY_S = 1.0
 """While the disk is full, waiting reports are tried again this often."""
 TICK_RETRY_S = 1.0
@@ -25,7 +27,6 @@ RING = 4_096
 """Newest events kept in memory for watchers; older ones are read from the journal."""
 PAGE = 512
 """Events read from the journal at once for a watcher that is behind."""
-BEAT_BYTES = 4_096
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,9 @@ def write_atomically(path: Path, text: str, *, sync: bool = False) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        os.write(fd, text.encode())
+        left = memoryview(text.encode())
+        while left:  # a disk that is just filling up takes a part: the next call says that it is full
+            left = left[os.write(fd, left) :]
         if sync:
             os.fsync(fd)
     finally:

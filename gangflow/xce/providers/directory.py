@@ -15,13 +15,16 @@ import re
 import secrets
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 from gangflow.xce.core.effects import Provision, Release
 from gangflow.xce.ports import Provisioned
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 _NOTES = ".made"
+T = TypeVar("T")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -34,14 +37,29 @@ class DirectoryProvider:
 
     def __init__(self, home: Path) -> None:
         self._root = home.resolve() / "claims"
+        self._working: dict[str, asyncio.Future[Any]] = {}
+        """Claim → the call that a thread carries out, whether or not somebody still waits for it."""
 
     async def provision(self, request: Provision) -> Provisioned:
         """The claim's folder, made if it is not there. Raises ClaimRefused or OSError."""
-        return Provisioned(str(await asyncio.to_thread(self._make, request)))
+        return Provisioned(str(await self._alone(request.claim, lambda: self._make(request))))
 
     async def release(self, request: Release) -> None:
         """Remove the claim's folder with all that is in it, unless it is retained; what is gone already is fine."""
-        await asyncio.to_thread(self._remove, request)
+        await self._alone(request.claim, lambda: self._remove(request))
+
+    async def _alone(self, claim: str, call: Callable[[], T]) -> T:
+        """A thread cannot be cancelled: what it makes after its caller has gone must not come after the release of it."""
+        while (before := self._working.get(claim)) is not None:
+            await asyncio.wait([before])
+        work = self._working[claim] = asyncio.ensure_future(asyncio.to_thread(call))
+        work.add_done_callback(lambda done: self._ended(claim, done))
+        return await asyncio.shield(work)
+
+    def _ended(self, claim: str, work: asyncio.Future[Any]) -> None:
+        del self._working[claim]
+        if not work.cancelled():
+            work.exception()  # whoever waited has it; nobody else is to be warned of it
 
     # --- making -----------------------------------------------------------------------------------------------------
 

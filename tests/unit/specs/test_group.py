@@ -106,6 +106,7 @@ def test_python_mistakes_are_told_where_they_are_made() -> None:
             "at least `replicas`, 2",
             "",
         ),
+        (group_with() | {"name": "g7"}, "name", "'g7'", "none of XCE's ids", ""),
         (group_with(rollout={"primary": True}), "members.rollout.replica_set.primary", "True", "never primary", ""),
         (group_with(rollout={"command": "serve"}), "members.rollout.replica_set.command", "'serve'", "a list of words", ""),
         (group_with(rollout={"command": []}), "members.rollout.replica_set.command", "[]", "at least 1", ""),

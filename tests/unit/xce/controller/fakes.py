@@ -103,6 +103,7 @@ class FakeProvider:
     provisioned: list[Provision] = field(default_factory=list)
     released: list[Release] = field(default_factory=list)
     release_tries: int = 0
+    hang_releases: int = 0
     cancelled: int = 0
 
     async def provision(self, request: Provision) -> Provisioned:
@@ -119,6 +120,9 @@ class FakeProvider:
 
     async def release(self, request: Release) -> None:
         self.release_tries += 1
+        if self.hang_releases:
+            self.hang_releases -= 1
+            await asyncio.Event().wait()
         if self.failures:
             self.failures -= 1
             raise OSError("busy")

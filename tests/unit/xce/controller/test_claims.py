@@ -70,6 +70,15 @@ async def test_a_release_is_tried_until_it_succeeds(bench: Bench) -> None:
     assert (bench.provider.release_tries, bench.reports) == (8, [ClaimReleased("c1")])
 
 
+async def test_a_release_that_hangs_is_tried_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario 13: a call that never returns must not end the obligation in silence."""
+    monkeypatch.setattr(claims, "RELEASE_S", 0.01)
+    bench.provider.hang_releases = 2
+    bench.work.issue([RELEASE])
+    await until(lambda: bench.reports)
+    assert (bench.provider.release_tries, bench.reports) == (3, [ClaimReleased("c1")])
+
+
 async def test_the_same_effect_again_does_not_begin_twice(bench: Bench) -> None:
     bench.provider.hang = True
     bench.work.issue([PROVISION])

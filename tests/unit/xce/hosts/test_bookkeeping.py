@@ -149,3 +149,20 @@ def test_silence_counts_real_time_with_a_lease_and_only_what_it_saw_without() ->
     assert leased.look(3600.0, False) == 3599.0
     assert local.look(3600.0, False) == 3.0  # the machine slept
     assert local.look(3601.0, True) == 0.0
+
+
+def test_a_disk_that_takes_only_a_part_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that ends early is no error to the kernel; the next one is. Half a file would keep the agent from starting."""
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, bytes(data)[:7]))
+    standing = StandingFile(tmp_path / "standing.json")
+    standing.advance("cluster", 3, 4711)
+    assert StandingFile(tmp_path / "standing.json").value == standing.value
+
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space"):
+        standing.advance("cluster", 3, 4712)
+    assert StandingFile(tmp_path / "standing.json").value.seq == 4711

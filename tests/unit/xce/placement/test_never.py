@@ -60,6 +60,15 @@ def test_a_select_that_no_host_satisfies_never_fits() -> None:
     assert "colour" in unknown.text
 
 
+def test_an_order_that_no_host_can_be_measured_by_is_no_silent_wish() -> None:
+    state = cluster(host("a", "s0", rank="1"), levels=("switch",))
+    reason = never(state, plan(term(cpu=1, order=("-cpu", "r15s"))))
+    assert reason is not None
+    assert (reason.code, reason.text) == (PendCode.MISCONFIGURED, "engine: no host has r15s, which order[r15s] asks for")
+    for known in ("cpu", "-mem", "gpus", "rank", "switch", "hname", "maxmem"):
+        assert never(state, plan(term(cpu=1, order=(known,)))) is None
+
+
 def test_a_group_that_one_required_domain_never_holds() -> None:
     state = cluster(*(host(f"h{i}", f"s{i // 2}", cpu=4) for i in range(4)), levels=("switch",))
     assert never(state, plan(term(cpu=4), replicas=2, pack=Pack("switch", True))) is None

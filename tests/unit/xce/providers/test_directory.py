@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
 from gangflow.xce.core.effects import Provision, Release
+from gangflow.xce.providers import directory
 from gangflow.xce.providers.directory import ClaimRefused, DirectoryProvider
 from gangflow.xce.providers.registry import NAMES, standard_providers
 
@@ -128,6 +131,28 @@ async def test_a_release_never_trusts_the_path_that_it_is_given(tmp_path: Path) 
     precious.mkdir()
     await DirectoryProvider(tmp_path).release(release(str(precious)))
     assert precious.is_dir()
+
+
+async def test_what_an_abandoned_provision_still_makes_is_released_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cancelled caller does not stop the thread: the release must wait for it, or a folder stays that nobody removes."""
+    entered, go_on, make = threading.Event(), threading.Event(), directory._make_below
+
+    def slow_disk(root: Path, names: tuple[str, ...]) -> None:
+        entered.set()
+        assert go_on.wait(10)
+        make(root, names)
+
+    monkeypatch.setattr(directory, "_make_below", slow_disk)
+    provider = DirectoryProvider(tmp_path)
+    abandoned = asyncio.create_task(provider.provision(provision()))
+    assert await asyncio.to_thread(entered.wait, 10)
+    abandoned.cancel()
+    released = asyncio.create_task(provider.release(release("")))
+    await asyncio.gather(abandoned, return_exceptions=True)
+    assert not released.done()
+    go_on.set()
+    await released
+    assert not (tmp_path / "claims" / "g1").exists()
 
 
 def test_the_registry_names_what_there_is(tmp_path: Path) -> None:
