@@ -7,7 +7,7 @@ from random import Random
 
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.counts import ACTIVE
-from gangflow.xce.core.due import make, owed_in
+from gangflow.xce.core.due import make_all, owed_in
 from gangflow.xce.core.index import Index
 from gangflow.xce.core.invariants import check, check_step
 from gangflow.xce.core.plan import (
@@ -127,7 +127,7 @@ class History:
         """A step's effects are exactly what is owed after it and was not owed before, over the whole state."""
         old = owed_in(before, before.groups, before.hosts)
         new = [owed for owed in owed_in(decision.state, decision.state.groups, decision.state.hosts) if owed not in old]
-        assert sorted(map(name_of, decision.effects)) == sorted(name_of(make(decision.state, owed)) for owed in new)
+        assert sorted(map(name_of, decision.effects)) == sorted(map(name_of, make_all(decision.state, new)))
 
     def follow(self, world: World, before: State, decision: Decision) -> None:
         """An index that follows the steps equals one that is made anew."""

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 from gangflow.xce.core.claim_ids import claims_for, claims_of
 from gangflow.xce.core.effects import Effect, Prepare, Provision, Release, Start, Stop, Unprepare
-from gangflow.xce.core.launch import launch
+from gangflow.xce.core.launch import Picture, launch, picture
 from gangflow.xce.core.limits import STOP_GRACE_MS
 from gangflow.xce.core.state import (
     Claim,
@@ -136,7 +136,13 @@ def owed_by_host(host: Host) -> Iterator[Owed]:
             )
 
 
-def make(state: State, owed: Owed) -> Effect:
+def make_all(state: State, owed: Iterable[Owed]) -> tuple[Effect, ...]:
+    """The whole effects of these names; what tasks of one group share is made once."""
+    pictures: dict[str, Picture] = {}
+    return tuple(make(state, one, pictures) for one in owed)
+
+
+def make(state: State, owed: Owed, pictures: dict[str, Picture]) -> Effect:
     """The whole effect of that name."""
     if owed.kind is Kind.PROVISION or owed.kind is Kind.RELEASE:
         return _claim_effect(state, state.claims[owed.detail], owed.kind)
@@ -152,7 +158,10 @@ def make(state: State, owed: Owed) -> Effect:
     if owed.kind is Kind.UNPREPARE:
         return Unprepare(owed.key, owed.host)
     slot = group.slots[owed.member, owed.index]
-    return Prepare(owed.key, owed.host, launch(state, group, slot, slot.tasks[owed.task]))
+    seen = pictures.get(group.id)
+    if seen is None:
+        seen = pictures[group.id] = picture(state, group)
+    return Prepare(owed.key, owed.host, launch(state, group, slot, slot.tasks[owed.task], seen))
 
 
 def _claim_effect(state: State, claim: Claim, kind: Kind) -> Effect:
@@ -198,16 +207,16 @@ def newly_due(before: State, after: State, groups: Iterable[str], hosts: Iterabl
     """Effects that are owed after a step and were not before, for what the step touched."""
     groups, hosts = list(groups), list(hosts)
     old = owed_in(before, groups, hosts)
-    return tuple(make(after, owed) for owed in owed_in(after, groups, hosts) if owed not in old)
+    return make_all(after, [owed for owed in owed_in(after, groups, hosts) if owed not in old])
 
 
 def effects_due(state: State) -> tuple[Effect, ...]:
     """Every effect that is owed now: what a restarted controller, or one that got no answer, (re)issues."""
-    return tuple(make(state, owed) for owed in owed_in(state, state.groups, state.hosts))
+    return make_all(state, owed_in(state, state.groups, state.hosts))
 
 
 def effects_due_on(state: State, node: str) -> tuple[Effect, ...]:
     """Every effect that is owed on the hosts of one node: what its agent is told when it registers."""
     hosts = [name for name, host in state.hosts.items() if host.facts.node == node]
     owed = owed_in(state, state.groups, hosts)
-    return tuple(make(state, one) for one in owed if one.host in hosts)
+    return make_all(state, [one for one in owed if one.host in hosts])

@@ -1,7 +1,7 @@
 """What a task is started with: its command, and the whole environment of design 3.10, as the picture at its start.
 
 `XCE_URL`, `XCE_TOKEN` and `TRACEPARENT` are added on delivery by the controller's shell; `XCE_GROUP_FILE` is set by the host
-agent, which writes the document that `group_document` makes.
+agent, which writes the document that goes with the launch.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gangflow.xce.core.claim_ids import claims_for
-from gangflow.xce.core.counts import slots_of
+from gangflow.xce.core.counts import slots_of, target
 from gangflow.xce.core.effects import Launch
 from gangflow.xce.core.evolve_group import number
 from gangflow.xce.core.plan import MemberPlan
@@ -22,22 +23,64 @@ RENDEZVOUS_PORTS = ("rendezvous", "rdzv", "master")
 """Names of a port that torchrun's rendezvous is pointed at; without one of them, the member's first port."""
 
 
-def launch(state: State, group: Group, slot: Slot, task: Task) -> Launch:
-    """All that the agent needs to prepare and run the task. The slot's claims are READY."""
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What is the same for all tasks of a group at one moment: where every member is."""
+
+    addresses: tuple[tuple[str, str], ...]
+    """`XCE_HOSTS_…` and `XCE_ADDRS_…` of every member."""
+    members: str
+    """The same as a JSON document."""
+
+
+def picture(state: State, group: Group) -> Picture:
+    """The group as it is placed in this state."""
+    env: dict[str, str] = {}
+    document: dict[str, Any] = {}
+    for member in group.plan.members:
+        slots = [slot for slot in slots_of(group, member) if slot.tasks]
+        name = shout(member.name)
+        env[f"XCE_HOSTS_{name}"] = ",".join(task.host for slot in slots for task in slot.tasks)
+        places: dict[str, list[list[str]]] = {}
+        for port in member.ports:
+            places[port] = [[address(state.hosts, task, port) for task in slot.tasks] for slot in slots]
+            env[f"XCE_ADDRS_{name}_{shout(port)}"] = ",".join(one for of_slot in places[port] for one in of_slot)
+        document[member.name] = {
+            "kind": member.kind.value,
+            "slots": [
+                {
+                    "index": slot.index,
+                    "incarnation": slot.incarnation,
+                    "hosts": [task.host for task in slot.tasks],
+                    "addresses": {port: places[port][number] for port in member.ports},
+                }
+                for number, slot in enumerate(slots)
+            ],
+        }
+    return Picture(tuple(env.items()), _json(document))
+
+
+def _json(document: object) -> str:
+    return json.dumps(document, separators=(",", ":"))
+
+
+def launch(state: State, group: Group, slot: Slot, task: Task, seen: Picture) -> Launch:
+    """All that the agent needs to prepare and run the task. The slot's claims are READY; `seen` is the group's picture."""
     member = group.plan.member(slot.member)
+    own = _json(identity(state, group, member, slot, task))
     return Launch(
         argv=member.command,
-        environment=tuple(environment(state, group, member, slot, task).items()),
+        environment=tuple(environment(state, group, member, slot, task, seen).items()),
         cwd=member.cwd,
         ports=task.ports,
         ready=member.ready,
         live=member.live,
         grace_ms=member.grace_ms,
-        group_file=json.dumps(group_document(state, group, member, slot, task), separators=(",", ":")),
+        group_file=f'{own[:-1]},"members":{seen.members}}}',
     )
 
 
-def environment(state: State, group: Group, member: MemberPlan, slot: Slot, task: Task) -> dict[str, str]:
+def environment(state: State, group: Group, member: MemberPlan, slot: Slot, task: Task, seen: Picture) -> dict[str, str]:
     """The environment in order: the group's own, the member's own, then XCE's, which nobody overrides."""
     env = dict(group.plan.environment)
     env.update(member.environment)
@@ -47,16 +90,12 @@ def environment(state: State, group: Group, member: MemberPlan, slot: Slot, task
         XCE_GROUP_EPOCH=str(slot.epoch),
         XCE_MEMBER=member.name,
         XCE_SLOT=str(slot.index),
-        XCE_SLOTS=str(len(slots_of(group, member))),
+        XCE_SLOTS=str(target(group, member.name)),
         XCE_TASK=str(task.index),
         XCE_TASKS=str(len(slot.tasks)),
         XCE_INCARNATION=str(slot.incarnation),
     )
-    for other in group.plan.members:
-        tasks = [t for s in slots_of(group, other) for t in s.tasks]
-        env[f"XCE_HOSTS_{shout(other.name)}"] = ",".join(t.host for t in tasks)
-        for port in other.ports:
-            env[f"XCE_ADDRS_{shout(other.name)}_{shout(port)}"] = ",".join(address(state.hosts, t, port) for t in tasks)
+    env.update(seen.addresses)
     for name, port_number in task.ports:
         env[f"XCE_PORT_{shout(name)}"] = str(port_number)
     for plan, claim in claims_for(state.claims, group, slot):
@@ -112,15 +151,15 @@ def _torchrun(hosts: Mapping[str, Host], member: MemberPlan, slot: Slot, task: T
     return env
 
 
-def group_document(state: State, group: Group, member: MemberPlan, slot: Slot, task: Task) -> dict[str, Any]:
-    """The document behind XCE_GROUP_FILE: the task's own identity, its claims and ports, and where every member is."""
+def identity(state: State, group: Group, member: MemberPlan, slot: Slot, task: Task) -> dict[str, Any]:
+    """The document behind XCE_GROUP_FILE, but for `members`: who the task is, its claims and ports."""
     return {
         "group": group.id,
         "name": group.plan.name,
         "epoch": slot.epoch,
         "member": slot.member,
         "slot": slot.index,
-        "slots": len(slots_of(group, member)),
+        "slots": target(group, member.name),
         "task": task.index,
         "tasks": len(slot.tasks),
         "incarnation": slot.incarnation,
@@ -128,21 +167,4 @@ def group_document(state: State, group: Group, member: MemberPlan, slot: Slot, t
         "ports": dict(task.ports),
         "gpus": [device for device, _ in task.gpus],
         "claims": {plan.name: claim.path for plan, claim in claims_for(state.claims, group, slot) if claim is not None},
-        "members": {other.name: _member(state.hosts, group, other) for other in group.plan.members},
-    }
-
-
-def _member(hosts: Mapping[str, Host], group: Group, member: MemberPlan) -> dict[str, Any]:
-    return {
-        "kind": member.kind.value,
-        "slots": [
-            {
-                "index": slot.index,
-                "incarnation": slot.incarnation,
-                "hosts": [task.host for task in slot.tasks],
-                "addresses": {port: [address(hosts, task, port) for task in slot.tasks] for port in member.ports},
-            }
-            for slot in slots_of(group, member)
-            if slot.tasks
-        ],
     }

@@ -71,13 +71,13 @@ def refused(turn: Turn, report: inp.TaskRefused) -> None:
     if found is None:
         return
     group, slot, task = found
-    if task.phase is not P.PLACED and not (task.phase is P.PREPARED and slot.state is S.RELEASING):
+    if task.phase not in (P.PLACED, P.PREPARED):
         return
     turn.emit(TaskMoved(report.task, report.host, P.GONE))
-    if slot.state is S.RELEASING:
-        confirm(turn, group.id, slot.key)
-    else:
+    if slot.state in BEFORE_START or slot.state is S.STARTING:
         _not_started(turn, group, slot, report.host, report.message, permanent=report.permanent)
+    else:
+        confirm(turn, group.id, slot.key)
 
 
 def _not_started(turn: Turn, group: Group, slot: Slot, host: str, message: str, *, permanent: bool = False) -> None:

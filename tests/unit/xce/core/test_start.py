@@ -302,6 +302,20 @@ def test_a_probe_that_answers_before_the_start_was_reported_counts() -> None:
     assert stage.slot("rollout").tasks[0].pid == 77
 
 
+def test_a_start_that_is_refused_is_a_slot_failure() -> None:
+    """After the release: an agent of another boot refuses the start, and holds nothing."""
+    stage = Stage()
+    stage.submit(PAIR)
+    stage.prepare()
+    slot = stage.slot("rollout")
+    stage.feed(inp.TaskRefused(stage.key(slot), "h0", "prepared under boot b0"))
+    again = stage.slot("rollout")
+    assert again.state is S.BACKOFF
+    assert again.exit is not None
+    assert again.exit.cause is Cause.START_FAILED
+    assert stage.group().state is G.STARTING
+
+
 def test_a_preparation_that_its_agent_gave_up_voids_the_try() -> None:
     """An agent that fenced itself says so with an exit, also for what it had only prepared."""
     stage = Stage()
