@@ -112,8 +112,12 @@ class LocalCluster:
         sockets = list((self.home.path / "nodes").glob("*/agent.sock"))
         if not sockets:
             return None
-        LocalCluster.start(self.home, None)
-        return _controller(self.home)
+        with contextlib.suppress(JournalLocked):  # Its own supervisor was faster, and it is on its way up.
+            LocalCluster.start(self.home, None)
+        deadline = time.monotonic() + START_S
+        while (process := _controller(self.home)) is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return process
 
 
 def _controller(home: Home) -> psutil.Process | None:

@@ -1,7 +1,8 @@
 """`python -m gangflow.supervise -- COMMAND …`: starts a command again whenever a crash ended it. What Ray does for an actor.
 
-An ordinary end (exit code 0, or one of gangflow's own error codes, which mean that a new start would end the same) is final,
-and its exit code is ours. Signals are passed on. The child dies with us.
+An ordinary end (exit code 0, or one of gangflow's own error codes from 2 on, which mean that a new start would end the same)
+is final, and its exit code is ours. A signal and 1, with which Python ends at an exception that nobody caught, are crashes.
+Signals are passed on. The child dies with us.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from types import FrameType
 
-FINAL_CODES = range(10)
-"""0, and `docs/operations.md`'s."""
+FINAL_CODES = frozenset({0, *range(2, 10)})
+"""0, and `docs/operations.md`'s that name something to be put right first."""
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 10.0
 HEALTHY_S = 30.0
@@ -29,31 +31,35 @@ class Supervisor:
         # The kernel ends the child when this process is gone, however it went.
         self._command = ["setpriv", "--pdeathsig", "TERM", *command]
         self._child: subprocess.Popen[bytes] | None = None
-        self._ending = False
+        self._told: int | None = None
+        """The last signal that was to be passed on: an end of the child is final from then on."""
+        self._wake = threading.Event()
 
     def run(self) -> int:
         """Returns the exit code of the last life."""
         for number in PASSED_ON:
             signal.signal(number, self._pass_on)
-        pause = FIRST_PAUSE_S
-        while True:
+        pause, code = FIRST_PAUSE_S, 0
+        while self._told is None:
             begin = time.monotonic()
             self._child = subprocess.Popen(self._command)
+            if self._told is not None:
+                self._child.send_signal(self._told)  # It came while the child was being started.
             code = self._child.wait()
-            if self._ending or code in FINAL_CODES:
-                return max(code, 0)
+            if self._told is not None or code in FINAL_CODES:
+                break
             if time.monotonic() - begin > HEALTHY_S:
                 pause = FIRST_PAUSE_S
             print(f"gangflow: {self._command[3:]} ended with {code}; again in {pause:g} s", file=sys.stderr, flush=True)
-            time.sleep(pause)
+            self._wake.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
+        return max(code, 0)
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
-        self._ending = True
+        self._told = number
+        self._wake.set()
         if self._child is not None and self._child.poll() is None:
             self._child.send_signal(number)
-        elif self._child is None:
-            sys.exit(0)
 
 
 def main() -> int:

@@ -1,6 +1,7 @@
 """`python -m gangflow.coordinators.run --group G`: a coordinator as a plain process, by XCE_URL and XCE_TOKEN.
 
-Ends with 0 when the group has ended; with `Fenced`'s exit code when a newer coordinator has taken over.
+Ends with 0 when the group has ended; with 9 when another start would end the same: a newer coordinator has taken over, or
+there is nothing to drive; with 1 after anything else, so that its supervisor starts it again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from importlib import import_module
 
 from gangflow.coordinators.engine import EngineFactory
 from gangflow.coordinators.shell import Coordinator
-from gangflow.errors import GangflowError, SetupError
+from gangflow.errors import Fenced, GangflowError, NotFound, SetupError, Unauthorized
 from gangflow.specs.coordinator import RLCoordinator
 from gangflow.xce.rest.aclient import AsyncClient
 
@@ -57,9 +58,12 @@ def main() -> int:
 
     try:
         logging.info("group %s ended: %s", arguments.group, asyncio.run(drive()))
-    except GangflowError as error:
+    except (Fenced, NotFound, Unauthorized, SetupError) as error:
         logging.error("%s", error.message)
-        return error.exit_code
+        return SetupError.exit_code
+    except GangflowError as error:
+        logging.error("%s; another start may do better", error.message)
+        return 1
     return 0
 
 
