@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gangflow.errors import Problem, SpecError
+from gangflow.specs.group import CoStartGroup
+from gangflow.specs.member import ReplicaSet
 
 SIGNALS: Mapping[str, int] = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP, "cont": signal.SIGCONT}
 _FORM = re.compile(
@@ -59,6 +61,8 @@ def parse(text: str) -> Fault:
     if what not in SIGNALS:
         raise SpecError([Problem("fault", repr(what), "one of " + ", ".join(SIGNALS), _near(what, list(SIGNALS)))])
     by_step = when == "step"
+    if by_step and not found["value"].isdigit():
+        raise SpecError([Problem("fault", repr(text), "a whole number of steps")])
     return Fault(
         found["member"],
         int(found["index"] or 0),
@@ -66,3 +70,15 @@ def parse(text: str) -> Fault:
         step=int(float(found["value"])) if by_step else None,
         after_s=None if by_step else float(found["value"]),
     )
+
+
+def check_faults(faults: Sequence[Fault], group: CoStartGroup) -> None:
+    """SpecError for a fault at a slot that the group has not, before anything is started."""
+    slots = {name: member.replicas if isinstance(member, ReplicaSet) else 1 for name, member in group.members.items()}
+    for fault in faults:
+        if fault.index >= slots.get(fault.member, 0):
+            known = ", ".join(
+                f"{name}[0]" if count == 1 else f"{name}[0-{count - 1}]" for name, count in slots.items() if count
+            )
+            near = "" if fault.member in slots else _near(fault.member, list(slots))
+            raise SpecError([Problem("fault", f"{fault.member}[{fault.index}]", f"one of {known}", near)])

@@ -9,9 +9,10 @@ from rich.console import Console
 
 from gangflow import clusters
 from gangflow.cli import faults as fault_words
-from gangflow.cli.faults import Fault
+from gangflow.cli.faults import Fault, check_faults
 from gangflow.cli.sources import Source
-from gangflow.cli.watching import Watching, ask_detach_or_cancel, check_faults, final_words
+from gangflow.cli.watching import Watching, ask_detach_or_cancel, final_words
+from gangflow.errors import Problem, SpecError
 from gangflow.runs import Run, submit
 from gangflow.specs.cluster import ClusterSpec
 from gangflow.specs.member import ReplicaSet
@@ -54,11 +55,13 @@ def run_group(
 ) -> int:
     """Run a group to its end, or leave it running. Returns the exit code."""
     planned = [fault_words.parse(text) for text in faults]
+    check_faults(planned, source.group)
+    if planned and detach:
+        raise SpecError([Problem("fault", repr(faults[0]), "no --detach: whoever watches the run sends its faults")])
     cluster = open_cluster(console, source, described, address, runtime, dashboard)
     owns = not address
     try:
         run = submit(source.group, cluster, owns=False)
-        check_faults(planned, run.status())
     except BaseException:
         if owns:
             cluster.stop()
@@ -86,7 +89,7 @@ def watch(console: Console, run: Run, faults: Sequence[Fault], *, stop: bool) ->
                 return DETACHED
             run.cancel()
             view = run.wait(check=False)
-        for line in final_words(view, watching.story):
+        for line in [*final_words(view, watching.story), *(f"the fault never came due: {fault}" for fault in watching.pending)]:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         return EXIT_OF_STATE.get(view.state, 1)
     finally:

@@ -15,7 +15,7 @@ from rich.live import Live
 from gangflow.cli import live
 from gangflow.cli.faults import Fault
 from gangflow.cli.story import Story
-from gangflow.errors import GangflowError
+from gangflow.errors import GangflowError, NotFound, Superseded
 from gangflow.runs import Run
 from gangflow.xce.rest.messages import BeatView, EventView
 from gangflow.xce.rest.schema import GroupView
@@ -167,9 +167,12 @@ class Watching:
         step = live.newest(self.beats, "step")
         running_s = (time.time() * 1000 - self.story.running_ms) / 1000 if self.story.running_ms else None
         for fault in [fault for fault in self.pending if fault.due(step, running_s)]:
-            self.pending.remove(fault)
             slot = self.run.status().slot(fault.member, fault.index)
-            self.run.client.signal(self.run.id, fault.member, fault.index, slot.incarnation, fault.signal)
+            try:
+                self.run.client.signal(self.run.id, fault.member, fault.index, slot.incarnation, fault.signal)
+            except (NotFound, Superseded):
+                continue  # It has no process at this moment: the fault waits for its next one.
+            self.pending.remove(fault)
             at = int(time.time() * 1000)
             self.fired.append((fault, at, int(step or 0)))
             self.story.lines.append((at, f"fault: {fault} (sent to incarnation {slot.incarnation})"))
@@ -192,15 +195,3 @@ def final_words(view: GroupView, story: Story) -> list[str]:
     if view.state == "FAILED" and story.last_stderr:
         lines += ["the last lines of stderr of the last member that died:", story.last_stderr.rstrip()]
     return lines
-
-
-def check_faults(faults: Sequence[Fault], view: GroupView) -> None:
-    """A fault at a slot that the group has not is an error before anything is waited for."""
-    from gangflow.errors import Problem, SpecError
-
-    for fault in faults:
-        try:
-            view.slot(fault.member, fault.index)
-        except KeyError:
-            slots = ", ".join(f"{slot.member}[{slot.index}]" for member in view.members for slot in member.slots)
-            raise SpecError([Problem("fault", f"{fault.member}[{fault.index}]", f"one of {slots}")]) from None

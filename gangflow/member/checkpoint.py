@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gangflow.channel import CHECKPOINT, WeightsId
-from gangflow.member.digest import digest, sync, write_atomically
+from gangflow.member.digest import digest, sync_tree, write_atomically
 from gangflow.member.failures import CheckpointDamaged
 from gangflow.member.ledger import Ledger
 from gangflow.member.weights import Cell, Values
@@ -61,8 +61,7 @@ class Checkpoints:
     ) -> Checkpoint:
         """Sync the files, write the ledger beside, then make it the newest. A crash before the end leaves the one before."""
         with self._lock:
-            if not os.path.isdir(path):
-                sync(path)
+            sync_tree(path)
             ledger_path = f"{os.path.abspath(path)}.ledger.json"
             text = ledger.render().encode()
             write_atomically(ledger_path, text)

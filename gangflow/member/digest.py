@@ -50,6 +50,17 @@ def sync(path: str | os.PathLike[str]) -> None:
         os.close(descriptor)
 
 
+def sync_tree(path: str | os.PathLike[str]) -> None:
+    """Force a file, or a folder with everything in it, to the disk."""
+    root = Path(path)
+    if root.is_dir():
+        for below in sorted(root.rglob("*")):
+            if below.is_file() or (below.is_dir() and not below.is_symlink()):
+                sync(below)
+    sync(root)
+    sync(root.absolute().parent)
+
+
 def _feed(total: hashlib._Hash, file: Path) -> None:
     with file.open("rb") as stream:
         while block := stream.read(_BLOCK):

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from gangflow.channel import HEAD, Head, WeightsId
 from gangflow.errors import Conflict, NoQuorum, Superseded
-from gangflow.member.digest import digest, sync, write_atomically
+from gangflow.member.digest import digest, sync_tree, write_atomically
 from gangflow.member.endpoints import Picture
 from gangflow.member.follow import Follower
 from gangflow.member.samples import Published
@@ -92,8 +92,8 @@ class Weights:
                 raise ValueError(f"version {version} does not follow {self.version}")
             if data is not None:
                 write_atomically(path, data)
-            elif not os.path.isdir(path):
-                sync(path)
+            else:
+                sync_tree(path)
             weights = WeightsId(self._incarnation, version, digest(path))
             # From here on nothing older than `max_staleness` is sent anything, before the coordinator has even seen it.
             self._published.add(weights)

@@ -6,6 +6,7 @@ Both go through OpenTelemetry's own span type, so that a line in the file is wha
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from gangflow.telemetry.spans import Span
 
 ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _MS = 1_000_000
+_log = logging.getLogger(__name__)
 MAX_ATTRIBUTE = 4_096
 """Characters of one attribute: a stack trace in a message must not fill a collector."""
 
@@ -108,5 +110,6 @@ def otlp_processor(environment: Mapping[str, str] = os.environ) -> BatchSpanProc
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ModuleNotFoundError:
+        _log.warning("an OTLP endpoint is set, but its exporter is not installed: pip install 'gangflow[otlp]'")
         return None
     return BatchSpanProcessor(OTLPSpanExporter())

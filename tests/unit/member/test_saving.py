@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,6 +53,35 @@ def test_a_folders_digest_knows_names_and_contents(tmp_path: Path) -> None:
     (tmp_path / "d" / "y").write_bytes(b"3")
     (tmp_path / "d" / "x").write_bytes(b"12")
     assert digest(tmp_path / "d") == digest(tmp_path / "a"), "the order of writing does not matter"
+
+
+def test_everything_in_a_saved_folder_is_on_the_disk_before_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint of several files whose power fails must not be the newest with half of them lost."""
+    xce, order = FakeXce({"actor": 1}), []
+    real, put = os.fsync, xce.kv_put
+
+    def fsync(descriptor: int) -> None:
+        order.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    def kv_put(*arguments: Any) -> VersionView:
+        order.append("named")
+        return put(*arguments)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(xce, "kv_put", kv_put)
+    folder = tmp_path / "step7"
+    (folder / "shards").mkdir(parents=True)
+    for part in ("config", "shards/0", "shards/1"):
+        (folder / part).write_bytes(part.encode())
+    written = {str(folder), str(tmp_path), *(str(folder / part) for part in ("config", "shards", "shards/0", "shards/1"))}
+    weights_of(xce).publish(7, folder)
+    assert written <= set(order[: order.index("named")])
+    del order[:]
+    Checkpoints(xce, "g1", 1).save(7, folder, Ledger("g1"), None, {})
+    assert written <= set(order[: order.index("named")])
 
 
 def test_publish_writes_the_head_with_its_digest(tmp_path: Path) -> None:
