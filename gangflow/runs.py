@@ -136,7 +136,13 @@ def submit(group: CoStartGroup, cluster: clusters.Cluster, *, owns: bool = False
     with cluster.client() as client:
         submitted = client.submit(group)
     if group.coordinator is not None:
-        cluster.coordinate(submitted.id)
+        try:
+            cluster.coordinate(submitted.id)
+        except BaseException:
+            # Without its coordinator the group would hold its hosts and do nothing.
+            with cluster.client() as client:
+                client.cancel(submitted.id)
+            raise
     return Run(submitted.id, group.name, cluster, owns=owns)
 
 

@@ -13,6 +13,7 @@ from gangflow.cli.story import Story
 from gangflow.errors import GangflowError, NotFound, Problem, SpecError
 from gangflow.home import homes
 from gangflow.runs import attach
+from gangflow.xce.rest.client import Client
 from gangflow.xce.rest.schema import GroupView
 
 _SLOT = re.compile(r"([a-z][a-z0-9_-]*)(?:\[(\d+)\])?")
@@ -30,7 +31,7 @@ def show_status(console: Console, group: str, address: str) -> None:
         from gangflow.clusters import join_cluster
 
         with join_cluster(address).client() as client:
-            _list(console, address, client.groups().groups)
+            _list(console, address, _all_groups(client))
         return
     shown = 0
     for home in homes():
@@ -38,7 +39,7 @@ def show_status(console: Console, group: str, address: str) -> None:
             continue
         try:
             with home.client(patience=1) as client:
-                _list(console, str(home.path), client.groups().groups)
+                _list(console, str(home.path), _all_groups(client))
                 shown += 1
         except GangflowError as error:
             console.print(f"{home.path}: {error.message}", markup=False, soft_wrap=True)
@@ -46,7 +47,16 @@ def show_status(console: Console, group: str, address: str) -> None:
         console.print("no cluster of this user runs on this machine")
 
 
-def _list(console: Console, place: str, groups: tuple[GroupView, ...]) -> None:
+def _all_groups(client: Client) -> list[GroupView]:
+    page = client.groups()
+    found = list(page.groups)
+    while page.next is not None:
+        page = client.groups(cursor=page.next)
+        found += page.groups
+    return found
+
+
+def _list(console: Console, place: str, groups: list[GroupView]) -> None:
     console.print(
         f"{place}: {len(groups)} group{'' if len(groups) == 1 else 's'}", markup=False, highlight=False, soft_wrap=True
     )

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 from gangflow.channel import FAILURE, WeightsId
-from gangflow.errors import XceError
+from gangflow.errors import GangflowError
 from gangflow.member.checkpoint import Checkpoint, Checkpoints
 from gangflow.member.endpoints import Endpoint
 from gangflow.member.failures import PolicyMismatch
@@ -143,7 +143,7 @@ class Context:
         document = {"class": "policy", "incarnation": self.incarnation, "message": error.message}
         try:
             self.client.kv_put(self.group, FAILURE, json.dumps(document))
-        except XceError:
+        except GangflowError:
             pass  # The exit of this process says it too, only less precisely.
 
     def _touch(self) -> None:

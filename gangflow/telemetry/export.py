@@ -51,34 +51,32 @@ def _context(trace: str, span: str) -> SpanContext:
 
 
 class JsonLinesExporter(SpanExporter):
-    """One file per group below `folder`, one span a line, each written by one O_APPEND write: a crash tears nothing.
+    """One file per group below `folder`, one span a line; a batch is one O_APPEND write per file, so that a crash tears little.
 
-    Spans that a file already has (a restarted controller folds its journal again) are not written twice.
+    Spans that a file already had when this exporter first saw it are not written twice: a restarted controller folds its
+    journal again.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._written: dict[str, set[str]] = {}
+        self._before: dict[str, set[str]] = {}
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Append what is not there yet."""
+        """Append what was not there before."""
+        lines: dict[str, list[str]] = {}
         for span in spans:
             group = str((span.attributes or {}).get("gangflow.group", "unknown"))
+            if group not in self._before:
+                self._before[group] = {line["context"]["span_id"] for line in read_lines(self.path(group))}
             context = span.get_span_context()
-            identity = f"0x{context.span_id:016x}" if context is not None else ""
-            written = self._written.get(group)
-            if written is None:
-                written = self._written[group] = {line["context"]["span_id"] for line in read_lines(self.path(group))}
-            if identity in written:
-                continue
-            written.add(identity)
-            self._folder.mkdir(parents=True, exist_ok=True)
-            line = json.dumps(json.loads(span.to_json()), separators=(",", ":")) + "\n"
-            descriptor = os.open(self.path(group), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            try:
-                os.write(descriptor, line.encode())
-            finally:
-                os.close(descriptor)
+            if context is None or f"0x{context.span_id:016x}" not in self._before[group]:
+                lines.setdefault(group, []).append(json.dumps(json.loads(span.to_json()), separators=(",", ":")) + "\n")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for group, new in lines.items():
+            with open(os.open(self.path(group), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab", buffering=0) as file:
+                left = memoryview("".join(new).encode())
+                while left:
+                    left = left[file.write(left) :]
         return SpanExportResult.SUCCESS
 
     def path(self, group: str) -> Path:
@@ -87,18 +85,20 @@ class JsonLinesExporter(SpanExporter):
 
     def forget(self, group: str) -> None:
         """Drop what is remembered of an ended group's file."""
-        self._written.pop(group, None)
+        self._before.pop(group, None)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The spans of a trace file; a torn last line is left out."""
+    """The spans of a trace file; a torn line, or one that is no span, is left out."""
     if not path.exists():
         return []
     spans = []
-    for line in path.read_text().splitlines():
+    for line in path.read_text(errors="replace").splitlines():
         try:
-            spans.append(json.loads(line))
-        except ValueError:
+            span = json.loads(line)
+            if span["context"]["span_id"]:
+                spans.append(span)
+        except (ValueError, KeyError, TypeError):
             continue
     return spans
 

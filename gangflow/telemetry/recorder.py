@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,8 +17,12 @@ from gangflow.telemetry.export import JsonLinesExporter, otlp_processor, readabl
 from gangflow.telemetry.spans import Span, SpanBook, trace_id
 from gangflow.xce.core.events import Event, GroupForgotten
 
-MAX_SPANS_SHOWN = 5_000
+MAX_SPANS_SHOWN = 2_000
 """Per group, the newest, in memory for the page; the file has them all."""
+MAX_WAITING = 256
+"""Batches that wait for a slow disk; beyond it spans are dropped, and counted."""
+AGAIN_S = 1.0
+"""After a stream that ended (its reader was too slow, say) it is read again from the beginning of what is kept."""
 
 _log = logging.getLogger(__name__)
 
@@ -40,30 +46,57 @@ class Recorder:
         self._resource = Resource.create({"service.name": "gangflow"})
         self._book = SpanBook()
         self._finished: dict[str, deque[Span]] = {}
+        # Files are written beside the controller's loop: a slow disk must not delay a heartbeat.
+        self._disk = ThreadPoolExecutor(1, "traces")
+        self._waiting = 0
+        self.dropped = 0
+        """Spans that were not written, since the disk was too slow or full."""
 
-    async def follow(self, events: AsyncIterator[Stamped]) -> None:
-        """Record until the stream ends. A file that cannot be written costs its spans, never the controller."""
-        async for stamped in events:
-            finished = self._book.feed(stamped.event, stamped.at_ms)
-            if finished:
-                self.record(finished)
-            if isinstance(stamped.event, GroupForgotten):
-                self._finished.pop(stamped.event.group, None)
-                self._lines.forget(stamped.event.group)
+    async def follow(self, events: Callable[[], AsyncIterator[Stamped]]) -> None:
+        """Record for ever. `events` opens the stream at the beginning of what is kept."""
+        while True:
+            self._book = SpanBook(self._book.cluster_id)
+            self._finished.clear()
+            try:
+                async for stamped in events():
+                    self._take(stamped)
+            except Exception:
+                _log.warning("the stream of events ended; it is folded again", exc_info=True)
+            await asyncio.sleep(AGAIN_S)
+
+    def _take(self, stamped: Stamped) -> None:
+        finished = self._book.feed(stamped.event, stamped.at_ms)
+        if finished:
+            self.record(finished)
+        if isinstance(stamped.event, GroupForgotten):
+            self._finished.pop(stamped.event.group, None)
+            self._disk.submit(self._lines.forget, stamped.event.group)
 
     def record(self, spans: Sequence[Span]) -> None:
         """Finished spans: the book's, or a member's own."""
-        batch = []
         for span in spans:
             self._finished.setdefault(span.group, deque(maxlen=MAX_SPANS_SHOWN)).append(span)
-            batch.append(readable(span, self._resource))
+        if self._waiting >= MAX_WAITING:
+            self.dropped += len(spans)
+            return
+        self._waiting += 1
+        self._disk.submit(self._export, list(spans))
+
+    def _export(self, spans: Sequence[Span]) -> None:
         try:
+            batch = [readable(span, self._resource) for span in spans]
             self._lines.export(batch)
+            if self._otlp is not None:
+                for ended in batch:
+                    self._otlp.on_end(ended)
         except OSError:
+            self.dropped += len(spans)
             _log.warning("a trace could not be written", exc_info=True)
-        if self._otlp is not None:
-            for ended in batch:
-                self._otlp.on_end(ended)
+        except Exception:
+            self.dropped += len(spans)
+            _log.exception("spans that cannot be exported")
+        finally:
+            self._waiting -= 1
 
     def record_of_member(self, group: str, body: Sequence[Mapping[str, Any]]) -> int:
         """Spans that a member measured itself: `{name, span_id, parent_id, start_ms, end_ms, failed, message, attributes}`.
@@ -93,6 +126,7 @@ class Recorder:
         return [*self._finished.get(group, ()), *self._book.of(group)]
 
     def close(self) -> None:
-        """Flush what is under way to the collector."""
+        """Write what waits, and flush what is under way to the collector."""
+        self._disk.shutdown(wait=True)
         if self._otlp is not None:
             self._otlp.shutdown()  # type: ignore[no-untyped-call]

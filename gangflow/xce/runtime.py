@@ -208,8 +208,8 @@ class Runtime:
     def _record(self) -> None:
         assert self._recorder is not None, "the service has it"
         # From the beginning of what is kept: spans that a restart finds still open began there.
-        events = self.controller.events(self.controller.horizon)
-        self._following = asyncio.create_task(self._recorder.follow(events), name="traces")
+        follow = self._recorder.follow(lambda: self.controller.events(self.controller.horizon))
+        self._following = asyncio.create_task(follow, name="traces")
 
     # The links are made before the controller that they speak to; nothing comes through them before `start`.
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Protocol
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
-from gangflow.xce.rest.access import Caller, Serving, shown
+from gangflow.xce.rest.access import Caller, Serving, find_slot, require_newest, shown
 from gangflow.xce.rest.messages import Done
 from gangflow.xce.rest.schema import Body, View
 
@@ -116,6 +116,9 @@ async def trace(group: str, service: Serving, caller: Caller, request: Request) 
 async def hand_in(group: str, body: SpansBody, service: Serving, caller: Caller, request: Request) -> Response:
     """Spans that a member measured: they join the group's trace. Not journalled: losing them loses no fact."""
     found = service.group(group, caller)
+    if caller.task is not None:
+        slot = find_slot(found, caller.task.member, caller.task.index)
+        require_newest(slot, caller.task.incarnation, "the token is of incarnation")
     traces: Traces | None = request.app.state.traces
     if traces is not None:
         traces.record_of_member(found.id, [span.model_dump() for span in body.spans])
