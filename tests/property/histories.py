@@ -21,7 +21,7 @@ from gangflow.xce.core.plan import (
     RulePlan,
 )
 from gangflow.xce.core.state import GroupState, HostFacts, SlotState, State
-from gangflow.xce.machine import Decision, Scheduler, next_deadline
+from gangflow.xce.machine import Decision, Scheduler, handle, next_deadline
 from tests.property.greedy import Greedy
 from tests.property.world import Faults, World, name_of
 from tests.unit.xce.core.plans import hosts, job, plan, replicas
@@ -112,6 +112,7 @@ class History:
         self.world.after_step.append(self.check)
         self.world.after_step.append(self.follow)
         self.world.after_step.append(self.all_that_became_due_is_sent)
+        self.world.after_step.append(self.nothing_kept_decides)
         self.index = Index(self.world.state)
         self.submitted = 0
         self.steps = 0
@@ -128,6 +129,11 @@ class History:
         old = owed_in(before, before.groups, before.hosts)
         new = [owed for owed in owed_in(decision.state, decision.state.groups, decision.state.hosts) if owed not in old]
         assert sorted(map(name_of, decision.effects)) == sorted(map(name_of, make_all(decision.state, new)))
+
+    def nothing_kept_decides(self, world: World, before: State, decision: Decision) -> None:
+        """A machine that has followed the whole history decides as one that knows nothing but the state."""
+        if self.steps % 5 == 0:
+            assert handle(before, world.inputs, decision.now_ms, world.make_scheduler()) == decision
 
     def follow(self, world: World, before: State, decision: Decision) -> None:
         """An index that follows the steps equals one that is made anew."""

@@ -19,7 +19,7 @@ from gangflow.xce.core.evolve import apply_all
 from gangflow.xce.core.inputs import Command, Input, Reply, Report
 from gangflow.xce.core.plan import Cause, MemberKind
 from gangflow.xce.core.state import HostFacts, State, TaskKey
-from gangflow.xce.machine import Decision, Scheduler, effects_due, handle, next_deadline
+from gangflow.xce.machine import Decision, Machine, Scheduler, effects_due, next_deadline
 
 RESEND_MS = 1_000
 LEASE_MS = 3_000
@@ -93,9 +93,10 @@ class World:
         self.random = random
         self.faults = faults
         self.make_scheduler = scheduler
-        self.scheduler = scheduler()
+        self.machine = Machine(State(), scheduler())
         self.now_ms = 1_000_000
-        self.state = State()
+        self.inputs: tuple[Input, ...] = ()
+        """Of the last step."""
         self.journal: list[Batch] = []
         self.after_step: list[Callable[[World, State, Decision], None]] = []
         """Called with the state before and the decision, after every step: checks."""
@@ -115,6 +116,11 @@ class World:
         self._pid = 100
         self.fired: dict[str, int] = {}
         """Faults that really happened."""
+
+    @property
+    def state(self) -> State:
+        """What the controller believes."""
+        return self.machine.state
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -154,10 +160,10 @@ class World:
     def feed(self, *inputs: Input) -> Decision:
         """One batch through the machine and the journal; effects go out, replies are kept."""
         before = self.state
-        decision = handle(before, inputs, self.now_ms, self.scheduler)
+        self.inputs = inputs
+        decision = self.machine.handle(inputs, self.now_ms)
         if decision.events:
             self.journal.append(Batch(decision.now_ms, inputs, decision.events))
-        self.state = decision.state
         for one, reply in zip(inputs, decision.replies, strict=True):
             if reply is not None:
                 self.replies.append((one, reply))  # type: ignore[arg-type]
@@ -181,8 +187,7 @@ class World:
         for batch in self.journal:
             state = apply_all(state, batch.events, batch.now_ms)
         assert state == self.state, "the journal does not give the state back"
-        self.state = state
-        self.scheduler = self.make_scheduler()
+        self.machine = Machine(state, self.make_scheduler())
         self.sent.clear()
         self.feed(inp.StartTerm("another id, which is not taken"))
         for agent in self.agents.values():

@@ -8,6 +8,7 @@ from gangflow.xce.core.asks import Ask, AskKind, Grant, Refusal, SlotAsk
 from gangflow.xce.core.counts import ACTIVE, minimum, slots_of
 from gangflow.xce.core.events import ReasonNoted
 from gangflow.xce.core.index import in_order
+from gangflow.xce.core.limits import REASONS_MAX
 from gangflow.xce.core.recovery import all_gone, to_replace
 from gangflow.xce.core.start import grant_group, on_usable_hosts, place, replace_group
 from gangflow.xce.core.state import Group, GroupState, Next, PendCode, Reason, Slot, SlotState, State
@@ -86,18 +87,29 @@ def session(turn: Turn, schedule: Schedule, waiting: Sequence[str]) -> bool:
     for group_id in in_order(waiting):
         group = turn.group(group_id)
         if group is not None:
-            asks.extend(asks_of(turn, group))
+            asks.extend(_remembered(turn, group))
     if not asks:
         return False
     placed = False
+    exact = 0
     for answer in schedule(turn.draft.freeze(), asks):
         if isinstance(answer, Grant):
             placed = _grant(turn, answer) or placed
         else:
-            _refuse(turn, answer)
+            exact += _refuse(turn, answer, exact=exact < REASONS_MAX or answer.group in turn.touched)
     for ask in asks:
         _explain(turn, ask)
     return placed
+
+
+def _remembered(turn: Turn, group: Group) -> Sequence[Ask]:
+    """As `asks_of`; what a group that waits unchanged asks for is not made anew in each session."""
+    if group.state is not G.PENDING or turn.before.groups.get(group.id) is not group:
+        return asks_of(turn, group)
+    known = turn.index.asks.get(group.id)
+    if known is None or known[0] is not group:
+        known = turn.index.asks[group.id] = (group, tuple(asks_of(turn, group)))
+    return known[1]
 
 
 def _grant(turn: Turn, grant: Grant) -> bool:
@@ -118,23 +130,24 @@ def _grant(turn: Turn, grant: Grant) -> bool:
     return bool(placed)
 
 
-def _refuse(turn: Turn, refusal: Refusal) -> None:
+def _refuse(turn: Turn, refusal: Refusal, *, exact: bool) -> int:
+    """Note the reasons; returns how many were new."""
     group = turn.draft.groups[refusal.group]
     if group.state not in ACTIVE:
-        note(turn, group, refusal.reason)
-        return
+        return note(turn, group, refusal.reason, exact=exact)
     keys = refusal.slots or [slot.key for slot in group.slots.values() if slot.state is S.PENDING]
-    for key in keys:
-        note(turn, turn.draft.groups[refusal.group], refusal.reason, key)
+    return sum(note(turn, turn.draft.groups[refusal.group], refusal.reason, key, exact=exact) for key in keys)
 
 
-def note(turn: Turn, group: Group, reason: Reason, key: SlotId | None = None) -> None:
-    """Note why the group, or one of its slots, waits; nothing if that is known."""
-    if key is None:
-        if group.reason != reason:
-            turn.emit(ReasonNoted(group.id, reason))
-    elif group.slots[key].state is S.PENDING and group.slots[key].reason != reason:
-        turn.emit(ReasonNoted(group.id, reason, *key))
+def note(turn: Turn, group: Group, reason: Reason, key: SlotId | None = None, *, exact: bool = True) -> int:
+    """Note why the group, or one of its slots, waits: 1 if that is news. Not `exact`: only another code is."""
+    if key is not None and group.slots[key].state is not S.PENDING:
+        return 0
+    known = group.reason if key is None else group.slots[key].reason
+    if known == reason or (not exact and known is not None and known.code is reason.code):
+        return 0
+    turn.emit(ReasonNoted(group.id, reason, *(key or ())))
+    return 1
 
 
 def _explain(turn: Turn, ask: Ask) -> None:

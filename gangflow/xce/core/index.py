@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 
+from gangflow.xce.core.asks import Ask
 from gangflow.xce.core.counts import ACTIVE
 from gangflow.xce.core.deadlines import answers_deadline, group_deadline
 from gangflow.xce.core.evolve_group import number
@@ -29,7 +30,7 @@ def in_order(groups: Iterable[str]) -> list[str]:
 class Index:
     """Follows a state; `refresh` after each adopted step with the groups that it touched."""
 
-    __slots__ = ("_heap", "_seen_hosts", "deadlines", "hosts", "lost", "on_host", "waiting")
+    __slots__ = ("_heap", "_seen_hosts", "asks", "deadlines", "hosts", "lost", "on_host", "waiting")
 
     def __init__(self, state: State) -> None:
         self.deadlines: dict[str, int] = {}
@@ -40,6 +41,8 @@ class Index:
         """Host → groups with a task there."""
         self.hosts: dict[str, tuple[str, ...]] = {}
         """Group → hosts of its tasks."""
+        self.asks: dict[str, tuple[Group, tuple[Ask, ...]]] = {}
+        """What a PENDING group asks for, with the group that it was made from; see `asking`."""
         self.lost: tuple[str, ...] = ()
         """Hosts that are LOST and will be FENCED."""
         self._heap: list[tuple[int, str]] = []
@@ -65,6 +68,7 @@ class Index:
                 self.waiting[group_id] = None
             else:
                 self.waiting.pop(group_id, None)
+                self.asks.pop(group_id, None)
         self._trim()
 
     def earliest(self) -> int:

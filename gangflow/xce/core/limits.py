@@ -16,6 +16,9 @@ VALUES_MAX = 1_024
 """Values of one group: they are in every state image."""
 STOP_GRACE_MS = 10_000
 """SIGTERM to SIGKILL for a superseded task whose group is not known any more."""
+REASONS_MAX = 64
+"""Waiting groups, first in order, whose reason is kept exact in one session: among ten thousand that wait, each session would
+otherwise be ten thousand records, about figures that `why` computes when it is asked. A reason's code is always exact."""
 SESSIONS_MAX = 4
 """Scheduler sessions in one step: a grant that frees another place may let a next one in; the rest waits for the next step."""
 STORY_MAX = 200

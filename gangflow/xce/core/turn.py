@@ -42,12 +42,12 @@ class Turn:
     """The builder that all deciding modules work on."""
 
     __slots__ = (
-        "_index",
         "before",
         "draft",
         "events",
         "failures",
         "freed",
+        "index",
         "never_fits",
         "now_ms",
         "old_claims",
@@ -73,7 +73,8 @@ class Turn:
         """Capacity came back, or a host did: whoever waits may be placeable now."""
         self.never_fits = never_fits
         """Whether no host could ever hold a plan: asked at submission, where waiting would not help."""
-        self._index = index
+        self.index = index
+        """Follows the state before this step."""
 
     # --- what is true now ---------------------------------------------------------------------------------------------
 
@@ -86,7 +87,7 @@ class Turn:
     def groups_on(self, host: str) -> list[str]:
         """Groups that may have a task on the host."""
         # The index knows the state before this step; what the step placed is among the touched.
-        return in_order({**dict.fromkeys(self._index.groups_on(host)), **self.touched})
+        return in_order({**dict.fromkeys(self.index.groups_on(host)), **self.touched})
 
     def tasks_on(self, host: str) -> list[tuple[str, SlotId, int]]:
         """The tasks on the host that are not confirmed gone: group, slot, task's index."""
