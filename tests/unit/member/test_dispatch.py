@@ -190,7 +190,12 @@ def test_no_history_commits_twice_or_loses_silently(data: st.DataObject) -> None
         if what == "die":
             index = data.draw(st.integers(0, 1))
             incarnations[index] += 1
-            dead = dispatch.abandon_dead([e.key for e in alive if e.index != index], now)
+            try:
+                dead = dispatch.abandon_dead([e.key for e in alive if e.index != index], now)
+            except InfraExhausted:
+                dispatch.give_up()
+                exhausted = True
+                break
             past += dead
             pending = [flight for flight in pending if flight not in dead]
         elif what == "late" and past:
