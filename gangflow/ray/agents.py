@@ -47,20 +47,20 @@ def log_to(file: Path) -> None:
 
 
 class LoopThread:
-    """An event loop of its own beside an actor's threads."""
+    """An event loop of its own beside the one that Ray runs an actor's methods in.
+
+    An actor that has one coroutine method is an asyncio actor, and a plain method of it that blocks would block all the others:
+    so every method that waits is a coroutine, and waits through `run`.
+    """
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, name=name, daemon=True).start()
 
-    def run(self, work: Coroutine[Any, Any, T], limit_s: float = ANSWER_S) -> T:
+    async def run(self, work: Coroutine[Any, Any, T], limit_s: float = ANSWER_S) -> T:
         """Run in the loop, and wait for it here. TimeoutError when it takes longer; then it is given up."""
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            return future.result(limit_s)
-        except TimeoutError:
-            future.cancel()
-            raise
+        async with asyncio.timeout(limit_s):
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
 
     def start(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
         """Run in the loop; a failure ends this process, so that Ray starts the actor again, rather than going unseen."""
@@ -93,11 +93,11 @@ class HostAgentActor:
         self._boot = ""
         self._refused = ""
         self._link: AgentLink | None = None
-        self._opening = threading.Lock()
+        self._opening = False
         self._thread = LoopThread("agent-link")
         self._thread.start(self._renew())
 
-    def confirm(self, position: dict[str, Any], again: bool = False) -> dict[str, str]:
+    async def confirm(self, position: dict[str, Any], again: bool = False) -> dict[str, str]:
         """The controller is there, and its journal stands here. To a new controller (or `again`) the agent says what runs.
 
         Returns {boot, refused, failed}: why the agent does not accept this journal, why it could not be started; all three are
@@ -106,17 +106,16 @@ class HostAgentActor:
         self._position = Position(**position)
         self._confirmed = time.monotonic()
         failed = ""
-        if self._opening.acquire(blocking=False):
+        who = (self._position.cluster_id, self._position.term)
+        if not self._opening and (again or who != self._said or (self._link is None and not self._refused)):
+            self._opening, self._said = True, who
             try:
-                who = (self._position.cluster_id, self._position.term)
-                if again or who != self._said or (self._link is None and not self._refused):
-                    self._said = who
-                    self._thread.run(self._open(), OPEN_S)
+                await self._thread.run(self._open(), OPEN_S)
             except SetupError as error:
                 _log.warning("%s", error.message)
                 failed = error.message
             finally:
-                self._opening.release()
+                self._opening = False
         return {"boot": self._boot, "refused": self._refused, "failed": failed}
 
     async def _open(self) -> None:
@@ -182,23 +181,23 @@ class HostAgentActor:
                     _log.warning("the controller takes no reports now: %s", str(error).splitlines()[-1:])
                 await asyncio.sleep(AWAY_PAUSE_S)
 
-    def deliver(self, effects: list[bytes]) -> None:
+    async def deliver(self, effects: list[bytes]) -> None:
         """Hand effects to the agent. Raises OSError when it cannot be reached now."""
-        self._thread.run(self._connected().deliver([codec.decode(effect, codec.EFFECTS) for effect in effects]))
+        await self._thread.run(self._connected().deliver([codec.decode(effect, codec.EFFECTS) for effect in effects]))
 
-    def read_log(self, task: dict[str, Any], stream: str, offset: int, limit: int) -> dict[str, Any]:
+    async def read_log(self, task: dict[str, Any], stream: str, offset: int, limit: int) -> dict[str, Any]:
         """A piece of a log."""
-        chunk = self._thread.run(self._connected().read_log(TaskKey(**task), stream, offset, limit))
+        chunk = await self._thread.run(self._connected().read_log(TaskKey(**task), stream, offset, limit))
         return asdict(chunk)
 
-    def signal(self, task: dict[str, Any], number: int) -> None:
+    async def signal(self, task: dict[str, Any], number: int) -> None:
         """Fault injection."""
-        self._thread.run(self._connected().signal(TaskKey(**task), number))
+        await self._thread.run(self._connected().signal(TaskKey(**task), number))
 
-    def shutdown(self) -> None:
+    async def shutdown(self) -> None:
         """Stop every task and end the agent."""
         if self._link is not None:
-            self._thread.run(self._link.shutdown(), 120)
+            await self._thread.run(self._link.shutdown(), 120)
 
     def _connected(self) -> AgentLink:
         if self._link is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,8 @@ from gangflow.xce.cluster_home import ClusterHome
 from gangflow.xce.runtime import Runtime
 
 START_S = 120.0
+TAKE_DOWN_S = 300.0
+"""Members' grace included."""
 _log = logging.getLogger(__name__)
 
 
@@ -40,29 +41,30 @@ class ControllerActor:
         self._loopback = loopback
         self._ready: Future[dict[str, Any]] = Future()
         self._runtime: Runtime | None = None
-        self._taken_down = threading.Event()
+        self._taken_down = False
         self._thread = LoopThread("controller")
         self._thread.start(self._run())
 
-    def ready(self) -> dict[str, Any]:
+    async def ready(self) -> dict[str, Any]:
         """Waits until it serves: {url, token}; or {error, code, exit_code, advice} when it cannot."""
-        return self._ready.result(START_S)
+        async with asyncio.timeout(START_S):
+            return await asyncio.shield(asyncio.wrap_future(self._ready))
 
-    def reports(self, raw: list[bytes]) -> None:
+    async def reports(self, raw: list[bytes]) -> None:
         """What an agent reports; returns when it is durable."""
         # They come already while the agents are being connected, before it is ready.
-        self._thread.run(self._report([codec.decode(report, codec.INPUTS) for report in raw]), 60)
+        await self._thread.run(self._report([codec.decode(report, codec.INPUTS) for report in raw]), 60)
 
     async def _report(self, reports: list[Any]) -> None:
         if self._runtime is None or not self._runtime.controller.taking:
             raise ConnectionError("the controller is just starting")
         await self._runtime.report(reports)
 
-    def take_down(self) -> None:
+    async def take_down(self) -> None:
         """Cancel every group, end the agents, and stop serving."""
-        if self._runtime is not None and not self._taken_down.is_set():
-            self._taken_down.set()
-            self._thread.run(self._runtime.take_down(), 300)
+        if self._runtime is not None and not self._taken_down:
+            self._taken_down = True
+            await self._thread.run(self._runtime.take_down(), TAKE_DOWN_S)
 
     async def _run(self) -> None:
         try:
@@ -78,7 +80,7 @@ class ControllerActor:
         metrics = asyncio.create_task(GroupMetrics(runtime.controller).follow())
         failure = await runtime.failed()
         metrics.cancel()
-        if not self._taken_down.is_set() and not isinstance(failure, JournalRegressed):
+        if not self._taken_down and not isinstance(failure, JournalRegressed):
             raise failure
 
     async def _start(self) -> Runtime:
