@@ -24,7 +24,7 @@ from gangflow.xce.core.evolve import apply, apply_all
 from gangflow.xce.core.index import Index
 from gangflow.xce.core.inputs import Input, Reply
 from gangflow.xce.core.lifecycle import InvalidTransition
-from gangflow.xce.core.limits import STORY_MAX
+from gangflow.xce.core.limits import STORY_MAX, TERM_GRACE_MS
 from gangflow.xce.core.settle import settle
 from gangflow.xce.core.state import State
 from gangflow.xce.core.turn import Turn
@@ -69,7 +69,9 @@ class Decision:
 def start_term(turn: Turn, report: inp.StartTerm) -> None:
     """A controller starts: the journal's first names the cluster."""
     cluster = turn.draft.cluster_id or report.cluster_id
-    turn.emit(TermStarted(cluster, turn.draft.term + 1, report.levels))
+    term = turn.draft.term + 1
+    grace = turn.now_ms + TERM_GRACE_MS if term > 1 else 0
+    turn.emit(TermStarted(cluster, term, report.levels, grace))
 
 
 def tick(turn: Turn, report: inp.Tick) -> None:

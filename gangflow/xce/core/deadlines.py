@@ -7,18 +7,11 @@ from gangflow.xce.core.floors import floor_deadline
 from gangflow.xce.core.limits import ANSWERS_KEPT_MS, ENDED_KEPT_MS, FORGET_EVERY_MS
 from gangflow.xce.core.state import ClaimState, Group, GroupState, HostState, SlotState, State
 
-TIMED = frozenset(
-    {
-        SlotState.PENDING,
-        SlotState.PLACED,
-        SlotState.PREPARED,
-        SlotState.STARTING,
-        SlotState.RUNNING,
-        SlotState.BACKOFF,
-        SlotState.DRAINING,
-    }
-)
+REPORTED = frozenset({SlotState.PLACED, SlotState.PREPARED, SlotState.STARTING, SlotState.RUNNING})
+"""States whose `until_ms` is the deadline of a report: it does not pass in the grace after a controller's start."""
+TIMED = REPORTED | {SlotState.PENDING, SlotState.BACKOFF, SlotState.DRAINING}
 """States whose `until_ms` is a deadline of their own. In STOPPING, RELEASING and LOST it is kept for the state after."""
+REPORTED_GROUP = frozenset({GroupState.PREPARING, GroupState.STARTING})
 CLAIM_TIMED = frozenset({ClaimState.PROVISIONING, ClaimState.FAILED})
 
 
@@ -29,15 +22,20 @@ def group_deadline(state: State, group: Group) -> int:
             # Kept until its last obligation is met, which is no matter of time.
             return 0
         return group.ended_ms + ENDED_KEPT_MS + FORGET_EVERY_MS
-    times = [slot.until_ms for slot in group.slots.values() if slot.until_ms and slot.state in TIMED]
+    grace = state.grace_until_ms
+    times = [
+        max(slot.until_ms, grace) if slot.state in REPORTED else slot.until_ms
+        for slot in group.slots.values()
+        if slot.until_ms and slot.state in TIMED
+    ]
     if group.until_ms and group.state is not GroupState.STOPPING:
-        times.append(group.until_ms)
+        times.append(max(group.until_ms, grace) if group.state in REPORTED_GROUP else group.until_ms)
     for claim in claims_of(state.claims, group):
         if claim.until_ms and claim.state in CLAIM_TIMED:
             times.append(claim.until_ms)
     floor = floor_deadline(group)
     if floor:
-        times.append(floor)
+        times.append(max(floor, grace))
     return min(times, default=0)
 
 

@@ -49,7 +49,7 @@ def follow(turn: Turn, group_id: str) -> None:
         cause = "" if result is G.SUCCEEDED else Cause.APP_EXIT.value
         text = "" if result is G.SUCCEEDED else "every primary job failed, and each exit was tolerated"
         end_group(turn, group_id, result, cause, text, delay_ms=group.plan.termination_delay_ms)
-    elif group.state is G.STARTING and group.until_ms and group.until_ms <= turn.now_ms:
+    elif group.state is G.STARTING and turn.passed(group.until_ms):
         _start_timeout(turn, group)
     elif group.state in (G.RUNNING, G.DEGRADED):
         _floors(turn, group)
@@ -89,7 +89,7 @@ def _floors(turn: Turn, group: Group) -> None:
         if not since:
             turn.emit(FloorCrossed(group.id, member.name, turn.now_ms))
             continue
-        if since + rule.floor_grace_ms > turn.now_ms:
+        if not turn.passed(since + rule.floor_grace_ms):
             continue
         floor = floor_of(member, rule)
         text = f"{member.name}: {ready(group, member)} ready, below {floor} for {rule.floor_grace_ms} ms"

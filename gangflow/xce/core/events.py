@@ -34,6 +34,8 @@ class TermStarted:
     cluster_id: str
     term: int
     levels: tuple[str, ...] = ()
+    grace_until_ms: int = 0
+    """See `State.grace_until_ms`."""
 
 
 @dataclass(frozen=True, slots=True)

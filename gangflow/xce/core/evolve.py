@@ -19,7 +19,7 @@ from gangflow.xce.core.state import ClaimState, Host, HostState, State
 
 def term_started(draft: Draft, event: ev.TermStarted) -> None:
     """See the event."""
-    draft.set(cluster_id=event.cluster_id, term=event.term)
+    draft.set(cluster_id=event.cluster_id, term=event.term, grace_until_ms=event.grace_until_ms)
     if event.levels:
         draft.set(levels=event.levels)
 

@@ -30,7 +30,7 @@ def in_order(groups: Iterable[str]) -> list[str]:
 class Index:
     """Follows a state; `refresh` after each adopted step with the groups that it touched."""
 
-    __slots__ = ("_heap", "_seen_hosts", "asks", "deadlines", "hosts", "lost", "on_host", "waiting")
+    __slots__ = ("_grace", "_heap", "_seen_hosts", "asks", "deadlines", "hosts", "lost", "on_host", "waiting")
 
     def __init__(self, state: State) -> None:
         self.deadlines: dict[str, int] = {}
@@ -46,6 +46,7 @@ class Index:
         self.lost: tuple[str, ...] = ()
         """Hosts that are LOST and will be FENCED."""
         self._heap: list[tuple[int, str]] = []
+        self._grace = state.grace_until_ms
         self._seen_hosts: Mapping[str, Host] | None = None
         self.refresh(state, state.groups)
 
@@ -54,6 +55,9 @@ class Index:
         if state.hosts is not self._seen_hosts:
             self._seen_hosts = state.hosts
             self.lost = tuple(name for name, host in state.hosts.items() if host.state is HostState.LOST)
+        if state.grace_until_ms != self._grace:
+            self._grace = state.grace_until_ms
+            groups = {**dict.fromkeys(state.groups), **dict.fromkeys(groups)}
         for group_id in list(groups):
             group = state.groups.get(group_id)
             self._place(group_id, group)

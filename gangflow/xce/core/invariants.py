@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from gangflow.xce.core import events as ev
 from gangflow.xce.core.counts import ACTIVE, BEFORE_START, RUNS, gone, minimum, satisfied, slots_of
-from gangflow.xce.core.deadlines import CLAIM_TIMED, TIMED
+from gangflow.xce.core.deadlines import CLAIM_TIMED, REPORTED, REPORTED_GROUP, TIMED
 from gangflow.xce.core.evolve import apply, apply_all
 from gangflow.xce.core.invariants_capacity import capacity
 from gangflow.xce.core.plan import MemberKind
@@ -107,10 +107,12 @@ def _deadlines(state: State, group: Group) -> Iterator[str]:
     longest = {G.PREPARING: barrier.timeout_ms, G.STARTING: barrier.start_timeout_ms}.get(group.state)
     if longest is not None and not group.since_ms <= group.until_ms <= group.since_ms + longest:
         yield f"I6 {group.state.value} since {group.since_ms} until {group.until_ms}"
-    if group.until_ms and group.until_ms <= now and not group.state.terminal and group.state is not G.STOPPING:
+    grace = state.grace_until_ms if group.state in REPORTED_GROUP else 0
+    if group.until_ms and max(group.until_ms, grace) <= now and group.state is not G.STOPPING:
         yield f"I6 its deadline {group.until_ms} passed at {now}"
     for slot in group.slots.values():
-        if slot.until_ms and slot.until_ms <= now and slot.state in TIMED:
+        grace = state.grace_until_ms if slot.state in REPORTED else 0
+        if slot.until_ms and max(slot.until_ms, grace) <= now and slot.state in TIMED:
             yield f"I6 the deadline {slot.until_ms} of {slot.member}[{slot.index}] passed at {now}"
         longest = max((rule.backoff.max_ms for rule in group.plan.rules), default=0)
         if slot.state is S.BACKOFF and slot.until_ms > now + longest:

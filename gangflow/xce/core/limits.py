@@ -10,6 +10,8 @@ ENDED_KEPT_MAX = 1_000
 """Ended groups that stay at most: they are in every state image and in every list."""
 FORGET_EVERY_MS = 60_000
 """Answers and ended groups are forgotten at most once a minute, many at once: each time is a journal record."""
+TERM_GRACE_MS = 15_000
+"""After a controller's start: agents register and say what happened meanwhile before any silence counts against anybody."""
 VALUE_MAX = 65_536
 """Characters of a durable value: it goes through the journal and to every watcher."""
 VALUES_MAX = 1_024

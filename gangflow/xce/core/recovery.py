@@ -28,7 +28,7 @@ def overdue(turn: Turn, group: Group) -> None:
     if group.state not in ACTIVE:
         return
     for slot in group.slots.values():
-        if not slot.until_ms or slot.until_ms > turn.now_ms:
+        if not turn.passed(slot.until_ms):
             continue
         plan = group.plan.member(slot.member)
         if slot.state in (S.STARTING, S.RUNNING):

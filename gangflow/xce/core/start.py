@@ -68,7 +68,7 @@ def prepare(turn: Turn, group_id: str) -> None:
     """A group that is PREPARING: void the try, release the barrier, or go on waiting."""
     group = turn.draft.groups[group_id]
     setback = turn.setbacks.pop(group_id, None)
-    if setback is None and group.until_ms and group.until_ms <= turn.now_ms and not _complete(turn, group):
+    if setback is None and turn.passed(group.until_ms) and not _complete(turn, group):
         setback = Setback("barrier_timeout", f"not prepared after {group.plan.barrier.timeout_ms} ms: {missing(turn, group)}")
     if setback is not None:
         void(turn, group, setback)

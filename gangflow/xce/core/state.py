@@ -357,6 +357,8 @@ class State:
     cluster_id: str = ""
     term: int = 0
     now_ms: int = 0
+    grace_until_ms: int = 0
+    """After a controller's start: until then no deadline passes that a report of the time of its absence would have met."""
     next_group: int = 1
     levels: tuple[str, ...] = ()
     """Topology levels, outermost first."""

@@ -81,6 +81,10 @@ class Turn:
     def group(self, group_id: str) -> Group | None:
         return self.draft.groups.get(group_id)
 
+    def passed(self, until_ms: int) -> bool:
+        """Whether a deadline that a report could have met has passed; a controller that was away waits for the reports."""
+        return 0 < max(until_ms, self.draft.grace_until_ms if until_ms else 0) <= self.now_ms
+
     def host(self, name: str) -> Host | None:
         return self.draft.hosts.get(name)
 

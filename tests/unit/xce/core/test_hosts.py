@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.effects import Prepare, Start, Stop
+from gangflow.xce.core.limits import TERM_GRACE_MS
 from gangflow.xce.core.plan import Cause
 from gangflow.xce.core.state import GroupState, HostState, SlotState, TaskKey
-from gangflow.xce.machine import effects_due_on
+from gangflow.xce.machine import effects_due_on, next_deadline
 from tests.unit.xce.core.plans import hosts, job, plan, replicas
 from tests.unit.xce.core.stage import Stage
 
@@ -226,3 +227,35 @@ def test_lost_then_fenced_then_up() -> None:
     assert stage.state.hosts["h0"].state is HostState.FENCED
     stage.up_host("h0", "b2")
     assert (stage.state.hosts["h0"].state, stage.state.hosts["h0"].boot) == (HostState.UP, "b2")
+
+
+def test_a_controller_that_was_away_waits_for_what_it_missed() -> None:
+    """Scenario 77: an hour of absence passes no deadline that a report of that hour would have met."""
+    stage = Stage()
+    stage.submit(plan(job(), replicas()))
+    stage.prepare()
+    stage.start()
+    everything = {name: held(stage, name) for name in stage.facts}
+    stage.now_ms += 3_600_000
+    stage.feed(inp.StartTerm("test"))
+    assert stage.group().state is G.STARTING
+    assert next_deadline(stage.state) == stage.now_ms + TERM_GRACE_MS
+    for name, keys in everything.items():
+        stage.up_host(name, "b1", keys)
+    stage.ready()
+    assert stage.group().state is G.RUNNING
+    assert stage.slot("rollout").incarnation == 1
+
+
+def test_silence_counts_once_the_grace_is_over() -> None:
+    stage = Stage()
+    stage.submit(plan(job(), replicas()))
+    stage.prepare()
+    stage.start()
+    stage.now_ms += 3_600_000
+    stage.feed(inp.StartTerm("test"))
+    stage.wait(TERM_GRACE_MS - 1)
+    assert stage.slot("rollout").state is S.RUNNING
+    stage.wait(1)
+    assert stage.group().state is G.STOPPING
+    assert stage.group().cause == "not_ready"
