@@ -128,14 +128,14 @@ class Watching:
                 raise item
             if isinstance(item, BeatView):
                 self.beats[(item.member, item.index)] = item
-                self._inject()
+                lines += self._inject()
             else:
                 added = [(item.at_ms, text) for text in self.story.feed(item)]
                 lines += added
                 changed = changed or bool(added) or item.type.startswith(("Slot", "Group"))
                 if item.type == "GroupChanged":
                     break
-        self._inject()
+        lines += self._inject()
         self._look(changed)
         draw(lines)
 
@@ -163,7 +163,9 @@ class Watching:
             if self.behind_view.reason is not None and self.behind_view.state == "PENDING":
                 self.behind_waited = self.behind_view
 
-    def _inject(self) -> None:
+    def _inject(self) -> list[Line]:
+        """Send the faults whose moment has come; what was done, in words."""
+        sent: list[Line] = []
         step = live.newest(self.beats, "step")
         running_s = (time.time() * 1000 - self.story.running_ms) / 1000 if self.story.running_ms else None
         for fault in [fault for fault in self.pending if fault.due(step, running_s)]:
@@ -175,7 +177,9 @@ class Watching:
             self.pending.remove(fault)
             at = int(time.time() * 1000)
             self.fired.append((fault, at, int(step or 0)))
-            self.story.lines.append((at, f"fault: {fault} (sent to incarnation {slot.incarnation})"))
+            sent.append((at, f"fault: {fault} (sent to incarnation {slot.incarnation})"))
+        self.story.lines += sent
+        return sent
 
 
 def ask_detach_or_cancel(console: Console) -> bool:
