@@ -24,7 +24,7 @@ from gangflow.xce.core.state import GroupState, HostFacts, SlotState, State
 from gangflow.xce.machine import Decision, Scheduler, handle, next_deadline
 from tests.property.greedy import Greedy
 from tests.property.world import Faults, World, name_of
-from tests.unit.xce.core.plans import hosts, job, plan, replicas
+from tests.unit.xce.core.plans import READY, hosts, job, plan, replicas
 
 G = GroupState
 LONGEST_MS = 60_000
@@ -37,7 +37,9 @@ def random_plan(random: Random, name: str) -> GroupPlan:
     """A group of one to three members, sometimes with claims, odd rules, or too large to fit."""
     members: list[MemberPlan] = []
     if random.random() < 0.8:
-        members.append(job("actor", tasks=random.choice([1, 1, 2, 3]), cpu=random.choice([500, 1_000, 2_000]), grace_ms=2_000))
+        probed = {"ready": READY, "ports": ("http",), "ready_timeout_ms": 15_000} if random.random() < 0.2 else {}
+        tasks, cpu = random.choice([1, 1, 2, 3]), random.choice([500, 1_000, 2_000])
+        members.append(job("actor", tasks=tasks, cpu=cpu, grace_ms=2_000, **probed))
     if random.random() < 0.8 or not members:
         count = random.randint(1, 3)
         least = random.randint(1, count)

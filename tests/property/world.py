@@ -188,6 +188,7 @@ class World:
             state = apply_all(state, batch.events, batch.now_ms)
         assert state == self.state, "the journal does not give the state back"
         self.machine = Machine(state, self.make_scheduler())
+        self.now_ms += self.random.choice([0, 0, 500, 20_000, 100_000])
         self.sent.clear()
         self.feed(inp.StartTerm("another id, which is not taken"))
         for agent in self.agents.values():

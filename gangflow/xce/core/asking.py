@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from gangflow.xce.core.asks import Ask, AskKind, Grant, Refusal, SlotAsk
 from gangflow.xce.core.counts import ACTIVE, minimum, slots_of
 from gangflow.xce.core.events import ReasonNoted
+from gangflow.xce.core.evolve_group import number
 from gangflow.xce.core.index import in_order
 from gangflow.xce.core.limits import REASONS_MAX
 from gangflow.xce.core.recovery import all_gone, to_replace
@@ -51,11 +53,13 @@ def _running(turn: Turn, group: Group) -> list[Ask]:
     if not waiting:
         return []
     keeps = [slot for slot in group.slots.values() if slot.state is not S.PENDING and slot.tasks]
-    lost = [slot for slot in waiting if slot.incarnation and slot.until_ms]
+    lost = [slot for slot in waiting if slot.incarnation and slot.until_ms and not slot.tasks]
+    claimed = [slot for slot in waiting if slot.tasks]
     # Its first claim is over: it queues at the group's own place, by itself.
     queued = [slot for slot in waiting if slot.incarnation and not slot.until_ms]
     surplus = [slot for slot in waiting if not slot.incarnation]
     asks = [_ask(group, AskKind.RECOVERY, lost, keeps)] if lost else []
+    asks.extend(_ask(group, AskKind.RECOVERY, [slot], keeps) for slot in claimed)
     asks.extend(_ask(group, AskKind.MINIMUM, [slot], keeps) for slot in queued)
     if surplus:
         asks.append(_ask(group, AskKind.SURPLUS, surplus, keeps))
@@ -90,16 +94,47 @@ def session(turn: Turn, schedule: Schedule, waiting: Sequence[str]) -> bool:
             asks.extend(_remembered(turn, group))
     if not asks:
         return False
+    claims = [ask for ask in asks if _held(turn, ask)]
+    others = [ask for ask in asks if ask not in claims] if claims else asks
+    placed = False
+    for ask in sorted(claims, key=lambda ask: (-ask.priority, ask.submitted_ms, number(ask.group))):
+        placed = _answers(turn, schedule(_given_up(turn, ask), [ask])) or placed
+    if others:
+        placed = _answers(turn, schedule(turn.draft.freeze(), others)) or placed
+    for ask in asks:
+        _explain(turn, ask)
+    return placed
+
+
+def _answers(turn: Turn, answers: Sequence[Grant | Refusal]) -> bool:
+    """Do what a session answered; True if it placed anything."""
     placed = False
     exact = 0
-    for answer in schedule(turn.draft.freeze(), asks):
+    for answer in answers:
         if isinstance(answer, Grant):
             placed = _grant(turn, answer) or placed
         else:
             exact += _refuse(turn, answer, exact=exact < REASONS_MAX or answer.group in turn.touched)
-    for ask in asks:
-        _explain(turn, ask)
     return placed
+
+
+def _held(turn: Turn, ask: Ask) -> bool:
+    """Whether slots of the ask hold units under first claim."""
+    slots = turn.draft.groups[ask.group].slots
+    return ask.kind is AskKind.RECOVERY and any(slots[one.member, one.index].tasks for one in ask.slots)
+
+
+def _given_up(turn: Turn, ask: Ask) -> State:
+    """The state as if the slots of the ask held nothing: what is left of a place of several hosts is theirs to use again.
+
+    It is what becomes true if they are placed; if not, they go on holding it, and nobody else was asked meanwhile.
+    """
+    state = turn.draft.freeze()
+    group = state.groups[ask.group]
+    slots = dict(group.slots)
+    for one in ask.slots:
+        slots[one.member, one.index] = replace(slots[one.member, one.index], tasks=())
+    return replace(state, groups={**state.groups, ask.group: replace(group, slots=slots)})
 
 
 def _remembered(turn: Turn, group: Group) -> Sequence[Ask]:

@@ -8,7 +8,7 @@ from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.effects import Stop
 from gangflow.xce.core.plan import Action, Cause, RulePlan
 from gangflow.xce.core.state import GroupState, SlotState
-from tests.unit.xce.core.plans import hosts, job, plan, replicas
+from tests.unit.xce.core.plans import READY, hosts, job, plan, replicas
 from tests.unit.xce.core.stage import Stage
 
 G, S = GroupState, SlotState
@@ -199,3 +199,16 @@ def test_a_group_whose_only_job_ends_while_starting_succeeds() -> None:
     stage.exit("actor", code=0)
     stage.gone()
     assert stage.group().state is G.SUCCEEDED
+
+
+def test_a_job_may_end_before_its_start_was_reported() -> None:
+    stage = Stage()
+    stage.submit(plan(job("quick"), job("probed", ready=READY, ports=("http",)), job("actor")))
+    stage.prepare()
+    stage.exit("quick", code=0)
+    assert stage.slot("quick").state is S.DONE
+    stage.start()
+    assert stage.slot("probed").state is S.RUNNING
+    stage.exit("probed", code=0)
+    assert stage.slot("probed").state is S.DONE
+    assert stage.group().state is G.RUNNING

@@ -94,6 +94,32 @@ def test_first_claim_holds_the_lost_units_for_a_bounded_time() -> None:
     assert late.slot("rollout").state is S.PENDING
 
 
+def test_what_is_left_of_a_place_of_two_hosts_is_used_again() -> None:
+    """The claim of a slot on what it lost must not stand in its own way."""
+    stage = Stage(hosts(3, cpu=1_000))
+    stage.run(plan(job(tasks=2), rules=(RulePlan(Action.RESTART_MEMBER, "actor"),)))
+    stage.lose("h1", fence_ms=1_000)
+    stage.gone()
+    stage.wait(1_000)
+    assert [task.host for task in stage.slot("actor").tasks] == ["h0", "h2"]
+    stage.bring_up()
+    assert stage.group().state is G.RUNNING
+
+
+def test_what_is_left_of_a_place_stays_held_while_the_rest_is_missing() -> None:
+    stage = Stage(hosts(2, cpu=1_000))
+    stage.run(plan(job(tasks=2), rules=(RulePlan(Action.RESTART_MEMBER, "actor"),)))
+    stage.submit(plan(job(), name="other", priority=90))
+    stage.lose("h1", fence_ms=1_000)
+    stage.gone()
+    stage.wait(1_000)
+    assert stage.slot("actor").state is S.PENDING
+    assert stage.group("g2").state is G.PENDING
+    stage.up_host("h1", "b2")
+    stage.bring_up()
+    assert stage.group().state is G.RUNNING
+
+
 def test_a_restarted_slot_that_is_refused_is_placed_anew() -> None:
     stage = Stage()
     stage.run(plan(job(), replicas()))
