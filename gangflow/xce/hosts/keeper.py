@@ -32,6 +32,7 @@ from gangflow.xce.hosts.settings import (
     KEEP_BYTES,
     KEEP_FOLDERS,
     OOM_MEMORY,
+    RECORD_DELAY_S,
     SWEEP_PERIOD_S,
     TASK_LIMIT,
     TOMBSTONES,
@@ -55,6 +56,8 @@ class Entry:
     launch: Launch
     prepared: Prepared | None = None
     run: Run | None = None
+    noting: asyncio.TimerHandle | None = None
+    """Its record is about to be written."""
     dropped: Stop | Unprepare | None = None
     """Asked for while its preparation was still under way."""
 
@@ -241,12 +244,19 @@ class TaskKeeper:
             return
         prepared.close()
         entry.run = run
-        self._disk.submit(_quietly, records.write, run.folder, records.Record(entry.task, entry.host, run.pid))
+        record = records.Record(entry.task, entry.host, run.pid)
+        # A moment later, so that it does not slow down the starts of the same order. Until then a crash of the agent tells the
+        # controller as much: it finds the task missing.
+        entry.noting = asyncio.get_running_loop().call_later(
+            RECORD_DELAY_S, self._disk.submit, _quietly, records.write, run.folder, record
+        )
         self.outbox.add(TaskStarted(entry.task, entry.host, run.pid))
         self._follow(self._to_the_end(entry, run))
 
     async def _to_the_end(self, entry: Entry, run: Run) -> None:
         ended = await run.follow()
+        if entry.noting is not None:
+            entry.noting.cancel()
         record = records.Record(entry.task, entry.host, run.pid, ended)
         try:
             async with asyncio.timeout(DISK_WAIT_S):

@@ -27,6 +27,8 @@ LEFTOVER_GRACE_S = 1.0
 """What is left of a tree whose main process ended gets SIGTERM and this long, then SIGKILL."""
 VERIFY_PERIODS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 """Pauses between two looks at a tree that should be gone; the last one repeats for as long as it takes."""
+RECORD_DELAY_S = 0.2
+"""After its start, until a task is on record."""
 DISK_WAIT_S = 2.0
 """A report waits this long for its record on disk, then goes out all the same: a slow disk stops no member."""
 OOM_MEMORY = 10

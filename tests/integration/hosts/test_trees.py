@@ -32,13 +32,13 @@ def escape(clobber):
         with open("/proc/self/mem", "r+b", buffering=0) as memory:
             memory.seek(first)
             memory.write(b"engine".ljust(end - first, b"\\0"))
-    print("worker", os.getpid(), flush=True)
+    os.write(1, f"worker {os.getpid()}\\n".encode())
     while True:
         time.sleep(60)
 
 for clobber in (False, True) if "clobber" in sys.argv else (False, False):
     escape(clobber)
-print("engine", os.getpid(), flush=True)
+os.write(1, f"engine {os.getpid()}\\n".encode())
 if "daemon" in sys.argv:
     sys.exit(0)
 time.sleep(60)
@@ -53,16 +53,15 @@ either = pytest.mark.parametrize("options", [GROUPS, NO_GROUPS], ids=["groups", 
 async def engine(world: World, *words: str) -> list[int]:
     """Start an engine with two workers in sessions of their own; the workers' pids."""
     key = await world.run(sys.executable, "-c", ENGINE, *words)
-
-    async def workers() -> list[int]:
-        text = (await world.link.read_log(key, "stdout", 0, 1000)).text
-        return [int(line.split()[1]) for line in text.splitlines() if line.startswith("worker")]
-
-    await world.output(key, "engine")
-    while len(found := await workers()) < 2:
-        await world.output(key, "worker")
     world.engine = key  # type: ignore[attr-defined]
-    return found
+    await world.output(key, "engine")
+    async with asyncio.timeout(30):
+        while True:
+            text = (await world.link.read_log(key, "stdout", 0, 1000)).text
+            found = [int(line.split()[1]) for line in text.splitlines() if line.startswith("worker")]
+            if len(found) == 2:
+                return found
+            await asyncio.sleep(0.01)
 
 
 @either
