@@ -64,6 +64,7 @@ class Decision:
     """The time of the batch: never earlier than that of the state before."""
     touched: tuple[str, ...] = ()
     """Groups that the step looked at."""
+    touched_hosts: tuple[str, ...] = ()
 
 
 def start_term(turn: Turn, report: inp.StartTerm) -> None:
@@ -118,7 +119,7 @@ def handle(state: State, inputs: Sequence[Input], now_ms: int, scheduler: Schedu
         raise fault.told(_story(fault, turn, inputs)) from None
     after = turn.draft.freeze()
     effects = newly_due(state, after, turn.touched, turn.old_hosts)
-    return Decision(after, tuple(turn.events), effects, replies, turn.now_ms, tuple(turn.touched))
+    return Decision(after, tuple(turn.events), effects, replies, turn.now_ms, tuple(turn.touched), tuple(turn.old_hosts))
 
 
 def _take(turn: Turn, one: Input) -> Reply | None:
@@ -180,7 +181,7 @@ class Machine:
         except InvalidTransition as fault:
             raise fault.told((*about(fault, list(self._recent)), *fault.story)) from None
         self._state = decision.state
-        self._index.refresh(decision.state, decision.touched)
+        self._index.refresh(decision.state, decision.touched, decision.touched_hosts)
         self._recent.extend(inputs)
         return decision
 

@@ -139,7 +139,7 @@ class History:
 
     def follow(self, world: World, before: State, decision: Decision) -> None:
         """An index that follows the steps equals one that is made anew."""
-        self.index.refresh(decision.state, decision.touched)
+        self.index.refresh(decision.state, decision.touched, decision.touched_hosts)
         fresh = Index(decision.state)
         for name in ("deadlines", "waiting", "hosts", "on_host"):
             assert getattr(self.index, name) == getattr(fresh, name), name

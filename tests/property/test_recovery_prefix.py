@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -54,3 +57,33 @@ def test_the_same_inputs_give_the_same_decisions(seed: int) -> None:
         assert [encode(event) for event in decision.events] == [encode(event) for event in batch.events]
         state = decision.state
     assert state == history.world.state
+
+
+PRINT_DIGEST = """
+import hashlib
+from gangflow.xce.codec import encode
+from tests.property.histories import History
+
+digest = hashlib.sha256()
+for seed in (1, 2, 3):
+    history = History(seed)
+    history.play(20)
+    for batch in history.world.journal:
+        for event in batch.events:
+            digest.update(encode(event))
+print(digest.hexdigest())
+"""
+
+
+def test_decisions_do_not_depend_on_the_hash_seed() -> None:
+    """I14: the same history, byte for byte, whatever PYTHONHASHSEED says."""
+    root = Path(__file__).resolve().parents[2]
+    digests = []
+    for hash_seed in ("0", "1", "4242"):
+        env = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(root)}
+        done = subprocess.run(
+            [sys.executable, "-c", PRINT_DIGEST], env=env, cwd=root, capture_output=True, text=True, check=True
+        )
+        digests.append(done.stdout)
+    assert len(digests[0].strip()) == 64
+    assert digests[0] == digests[1] == digests[2]

@@ -5,14 +5,14 @@ It holds nothing of its own: `Index(state)` and an index that followed every ste
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from heapq import heappop, heappush
 
 from gangflow.xce.core.asks import Ask
 from gangflow.xce.core.counts import ACTIVE
 from gangflow.xce.core.deadlines import answers_deadline, group_deadline
 from gangflow.xce.core.evolve_group import number
-from gangflow.xce.core.state import Group, GroupState, Host, HostState, SlotState, State
+from gangflow.xce.core.state import Group, GroupState, HostState, SlotState, State
 
 
 def may_wait(group: Group) -> bool:
@@ -30,7 +30,7 @@ def in_order(groups: Iterable[str]) -> list[str]:
 class Index:
     """Follows a state; `refresh` after each adopted step with the groups that it touched."""
 
-    __slots__ = ("_grace", "_heap", "_seen_hosts", "asks", "deadlines", "hosts", "lost", "on_host", "waiting")
+    __slots__ = ("_grace", "_heap", "asks", "deadlines", "hosts", "lost", "on_host", "waiting")
 
     def __init__(self, state: State) -> None:
         self.deadlines: dict[str, int] = {}
@@ -43,18 +43,19 @@ class Index:
         """Group → hosts of its tasks."""
         self.asks: dict[str, tuple[Group, tuple[Ask, ...]]] = {}
         """What a PENDING group asks for, with the group that it was made from; see `asking`."""
-        self.lost: tuple[str, ...] = ()
+        self.lost: dict[str, None] = {}
         """Hosts that are LOST and will be FENCED."""
         self._heap: list[tuple[int, str]] = []
         self._grace = state.grace_until_ms
-        self._seen_hosts: Mapping[str, Host] | None = None
-        self.refresh(state, state.groups)
+        self.refresh(state, state.groups, state.hosts)
 
-    def refresh(self, state: State, groups: Iterable[str]) -> None:
-        """Take the groups' present state in, and that of the hosts if any changed."""
-        if state.hosts is not self._seen_hosts:
-            self._seen_hosts = state.hosts
-            self.lost = tuple(name for name, host in state.hosts.items() if host.state is HostState.LOST)
+    def refresh(self, state: State, groups: Iterable[str], hosts: Iterable[str]) -> None:
+        """Take in what these groups and hosts are now; nothing else may differ from the state before."""
+        for name in hosts:
+            if name in state.hosts and state.hosts[name].state is HostState.LOST:
+                self.lost[name] = None
+            else:
+                self.lost.pop(name, None)
         if state.grace_until_ms != self._grace:
             self._grace = state.grace_until_ms
             groups = {**dict.fromkeys(state.groups), **dict.fromkeys(groups)}
