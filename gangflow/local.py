@@ -69,12 +69,15 @@ class LocalCluster:
                 start_new_session=True,
             )
         assert process.stdout is not None
-        with process.stdout:
-            said = _first_line(process.stdout.fileno(), START_S)
-        if not said:
-            if process.poll() is None:
+        said = b""
+        try:
+            with process.stdout:
+                said = _first_line(process.stdout.fileno(), START_S)
+        finally:
+            if not said:  # Ctrl-C, too: nothing of a start that is given up may be left.
                 process.send_signal(signal.SIGUSR1)
-            code = process.wait(timeout=STOP_S)
+                code = process.wait(timeout=STOP_S)
+        if not said:
             raise _ERRORS.get(code, SetupError)(_last_words(log) or f"the controller ended with {code}")
         _let_go(process)
         return cls(home)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
 from collections.abc import Sequence
+from types import FrameType
 
 from rich.console import Console
 
@@ -58,6 +61,8 @@ def run_group(
     check_faults(planned, source.group)
     if planned and detach:
         raise SpecError([Problem("fault", repr(faults[0]), "no --detach: whoever watches the run sends its faults")])
+    # An end from outside (`timeout`, a CI system) takes an own cluster down as any other end does.
+    signal.signal(signal.SIGTERM, _terminated)
     cluster = open_cluster(console, source, described, address, runtime, dashboard)
     owns = not address
     try:
@@ -75,11 +80,15 @@ def run_group(
     return watch(console, run, planned, stop=owns)
 
 
+def _terminated(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
 def watch(console: Console, run: Run, faults: Sequence[Fault], *, stop: bool) -> int:
     """Watch a run until it ends. `stop`: its cluster is the run's own, and ends with it unless it is detached."""
-    watching = Watching(run, faults)
     detached = False
     try:
+        watching = Watching(run, faults)
         try:
             view = watching.follow(console)
         except KeyboardInterrupt:

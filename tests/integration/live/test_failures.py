@@ -80,7 +80,7 @@ def test_the_result_is_that_of_the_worst_primary_member(live: Live, tmp_path: Pa
 
 
 def test_killing_controller_and_agent_at_once_ends_in_a_terminal_state(live: Live) -> None:
-    """Scenario 83: the machine's whole gangflow dies while a group runs: its members end, and so does the group, by its rule."""
+    """Scenario 83: all of gangflow on the machine dies while a group runs: its members end, and so does the group, by rule."""
     failing = gf.Job(["sleep", "1000"], resources=TINY, on_failure=[gf.FailureRule("fail_group")])
     run = live.submit("headless", {"a": failing})
     state(run, "RUNNING")
