@@ -87,9 +87,8 @@ def table(view: GroupView, beats: Mapping[tuple[str, int], BeatView], story: Sto
     for member in view.members:
         for slot in member.slots:
             says = _says(slot, beats.get((slot.member, slot.index)))
-            weights = story.weights.get((slot.index, slot.incarnation), "") if member.kind == "replica_set" else ""
             # Only rollouts serve weights: the same index of another replica set has none.
-            weights = weights if slot.member == "rollout" else ""
+            weights = story.weights.get((slot.index, slot.incarnation), "") if slot.member == story.rollout else ""
             grid.add_row(
                 f"{slot.member}[{slot.index}]",
                 state_text(slot.state),

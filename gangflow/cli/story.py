@@ -36,6 +36,8 @@ class Story:
     """Folds the records of one group."""
 
     group: str
+    rollout: str = "rollout"
+    """The member that serves weights, as the group's coordinator has it."""
     begin_ms: int = 0
     lines: list[tuple[int, str]] = field(default_factory=list)
     """(at_ms, text), the newest last; bounded."""
@@ -77,6 +79,15 @@ class Story:
 
     def _TryVoided(self, data: dict[str, Any], _at: int) -> str:
         return f"start voided ({data['cause']}): {data['message']}; nothing was started"
+
+    def _ClaimChanged(self, data: dict[str, Any], _at: int) -> str:
+        claim = data["claim"]
+        tried = claim["state"] == "FAILED" and claim["until_ms"]  # Without a deadline it is only kept as it is.
+        if not tried and claim["state"] != "LOST":
+            return ""
+        slot = f" of {claim['member']}[{claim['index']}]" if claim["member"] else ""
+        tries = f" (try {claim['attempt']})" if claim["state"] == "FAILED" else ""
+        return f"claim {claim['plan']['name']}{slot} {claim['state']}{tries}: {claim['message']}"
 
     def _GroupChanged(self, data: dict[str, Any], at: int) -> str:
         if data["state"] == "RUNNING" and not self.running_ms:
@@ -138,7 +149,7 @@ class Story:
             lines.append(f"membership {now.membership_version} of the rollouts: {members}")
         for serving in now.rollouts:
             for back in self.readmissions:
-                same_slot = back.slot.endswith(f"[{serving.index}]") and back.slot.startswith("rollout")
+                same_slot = back.slot == f"{self.rollout}[{serving.index}]"
                 if same_slot and not back.served_ms and serving.incarnation > back.incarnation:
                     back.served_ms, back.replacement, back.weights = at, serving.incarnation, str(serving.weights)
                     lines.append(

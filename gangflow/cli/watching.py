@@ -37,8 +37,8 @@ class Watching:
 
     def __init__(self, run: Run, faults: Sequence[Fault] = (), behind: Run | None = None) -> None:
         self.run = run
-        self.story = Story(run.id)
         self.view: GroupView = run.status()
+        self.story = Story(run.id, rollout_of(self.view))
         self.beats: dict[tuple[str, int], BeatView] = {}
         self.pending = list(faults)
         self.fired: list[tuple[Fault, int, int]] = []
@@ -180,6 +180,12 @@ class Watching:
             sent.append((at, f"fault: {fault} (sent to incarnation {slot.incarnation})"))
         self.story.lines += sent
         return sent
+
+
+def rollout_of(view: GroupView) -> str:
+    """The member that serves weights in a group with an RL coordinator."""
+    coordinator = (view.document or {}).get("coordinator") or {}
+    return str(coordinator.get("rollout", "rollout"))
 
 
 def ask_detach_or_cancel(console: Console) -> bool:

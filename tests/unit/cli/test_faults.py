@@ -58,6 +58,8 @@ class _Slot:
 
 
 class _View:
+    document = None
+
     def slot(self, member: str, index: int) -> _Slot:
         return _Slot()
 

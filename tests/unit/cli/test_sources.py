@@ -1,0 +1,82 @@
+"""What to run: a recipe's name or a file, with settings; what is wrong is named, with the nearest that would be right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gangflow.cli.sources import read, read_cluster, recipes
+from gangflow.errors import Problem, SpecError
+
+SPEC = "name: my-run\nmembers:\n  a: {job: {command: [train], resources: {cpu: 1}}}\n"
+
+
+def _problem(what: str, *settings: str) -> Problem:
+    """The only thing that is wrong."""
+    with pytest.raises(SpecError) as refused:
+        read(what, settings)
+    (problem,) = refused.value.problems
+    return problem
+
+
+def test_a_recipe_with_preset_and_settings() -> None:
+    source = read("grpo", ["steps=7", "preset=smoke", "name=mine"])
+    assert (source.group.name, source.config.steps, source.config.prompts) == ("mine", 7, 16)
+    assert source.cluster is not None
+    assert [name for name, _ in recipes()] == ["grpo"]
+
+
+def test_a_file_with_settings(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text(SPEC)
+    source = read(str(file), ["members.a.job.tasks=3", "priority=70"])
+    assert (source.group.priority, source.group.members["a"].tasks, source.cluster) == (70, 3, None)
+
+
+def test_a_file_of_any_name_that_is_there_is_a_spec(tmp_path: Path) -> None:
+    file = tmp_path / "spec"
+    file.write_text(SPEC)
+    assert read(str(file), []).group.name == "my-run"
+
+
+def test_an_unknown_recipe_names_the_nearest() -> None:
+    problem = _problem("grop")
+    assert (problem.path, problem.value, problem.nearest) == ("recipe", "'grop'", "grpo")
+
+
+def test_an_unknown_preset_names_the_nearest() -> None:
+    problem = _problem("grpo", "preset=smoek")
+    assert (problem.path, problem.nearest, problem.expected) == ("preset", "smoke", "one of demo, smoke, one-host")
+
+
+def test_an_unknown_setting_names_the_nearest() -> None:
+    problem = _problem("grpo", "setps=5")
+    assert (problem.path, problem.nearest) == ("setps", "steps")
+
+
+@pytest.mark.parametrize("what", ["no/such.yaml", "no.yml", "folder/recipe"])
+def test_a_file_that_is_not_there_is_said_so(what: str) -> None:
+    problem = _problem(what)
+    assert (problem.path, problem.value) == ("file", repr(what))
+    assert "that exists" in problem.expected
+
+
+def test_what_is_wrong_in_a_file_has_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text(SPEC.replace("command", "comand"))
+    with pytest.raises(SpecError) as refused:
+        read(str(file), [])
+    problem = next(problem for problem in refused.value.problems if problem.nearest == "command")
+    assert (problem.path, problem.line) == ("members.a.job.comand", 3)
+
+
+def test_a_cluster_description(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("hosts: [{name: 'h[0-1]', cpu: 2, mem: 1GiB}]\n")
+    described = read_cluster(file)
+    assert described is not None
+    assert described.hosts[0].name == "h[0-1]"
+    assert read_cluster(None) is None
+    with pytest.raises(SpecError, match="a file that exists"):
+        read_cluster(tmp_path / "none.yaml")
