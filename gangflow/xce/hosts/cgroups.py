@@ -98,7 +98,7 @@ class AgentGroup:
 
     def remove(self) -> None:
         if self.path is not None:
-            remove(self.path)
+            remove(self.path, patience_s=1.0)
 
 
 def remove(path: Path, patience_s: float = 0.0) -> None:

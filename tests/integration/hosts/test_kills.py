@@ -26,10 +26,17 @@ async def escaped(world: World) -> TaskKey:
     return key
 
 
+async def recorded(world: World) -> TaskKey:
+    """Like `escaped`, and on the agent's disk."""
+    key = await escaped(world)
+    await until(lambda: list((world.directory / "tasks").glob("*/*/*/*/task.json")))
+    return key
+
+
 async def test_agent_killed() -> None:
     """Scenario 83: what ran under a killed agent is gone, and said to be, in bounded time."""
     async with World() as world:
-        key = await escaped(world)
+        key = await recorded(world)
         groups = control_groups(world.agent_id)
         before = world.boot
         world.reports.clear()
@@ -98,7 +105,7 @@ async def test_watchdog_stopped_is_replaced() -> None:
 async def test_agent_and_watchdog_killed_at_once() -> None:
     """Nobody is left to clean up: the next agent of the folder does, before it takes any order."""
     async with World() as world:
-        key = await escaped(world)
+        key = await recorded(world)
         watchdog = (await world.link.status()).watchdog
         world.reports.clear()
         before = world.boot
