@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from gangflow.xce.placement.need import Mode, Need
 from gangflow.xce.placement.snapshot import WHOLE, ClusterView
+from gangflow.xce.placement.topology import Ints
 
 Shares = tuple[tuple[int, int], ...]
 NO_PORTS: tuple[int, ...] = ()
@@ -28,12 +30,24 @@ class Chunk(NamedTuple):
     """The slot's earlier tasks on the host pay what is used per host."""
 
 
+class _Taken(NamedTuple):
+    """What one `take` took, to give it back."""
+
+    hosts: list[int]
+    rows: npt.NDArray[np.intp]
+    amounts: Ints
+    before: npt.NDArray[np.int32] | None
+    """The hosts' devices before it, if it took any."""
+    bits: list[tuple[int, int]]
+    """Port numbers of each host, as bits."""
+
+
 class Draft:
     """Takes and gives back; the view is consistent at every moment, so vectors over it stay true while a group is tried."""
 
     def __init__(self, view: ClusterView) -> None:
         self.view = view
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[_Taken] = []
 
     def mark(self) -> int:
         """A point to come back to."""
@@ -42,20 +56,25 @@ class Draft:
     def rollback(self, mark: int) -> None:
         """Give back everything that was taken since the mark."""
         while len(self._undo) > mark:
-            self._undo.pop()()
+            self._give_back(self._undo.pop())
 
     def take(self, need: Need, pieces: Sequence[tuple[int, int]], paid: int = -1) -> list[Chunk]:
         """Take `(host, bundles)` pieces; a piece may come back smaller where a shared port pool has run dry.
 
         `paid` is a host on which the per-host uses of this slot are paid for already. Hosts must not repeat.
         """
-        if need.ports:
+        if need.ports and self.view.ports.overlapping:
             pieces = self._with_ports(need, pieces)
         if not pieces:
             return []
         view = self.view
         hosts = [host for host, _ in pieces]
         rows = np.array(hosts, dtype=np.intp)
+        taken = need.take * np.array([bundles for _, bundles in pieces], dtype=np.int64)
+        if need.has_once:
+            taken += need.take_once
+            if paid in hosts:
+                taken[:, hosts.index(paid)] -= need.take_once[:, 0]
         gpus: Sequence[Sequence[Shares]] = ()
         before = None
         if need.uses_gpus:
@@ -67,29 +86,31 @@ class Draft:
                 # Counted too generously (never for devices of one size): leave the host out.
                 return self.take(need, [piece for piece, shares in zip(pieces, found, strict=True) if shares is not None], paid)
             gpus = [shares for shares in found if shares is not None]
-            view.gpu_free[rows] = left
-        taken = np.array([bundles for _, bundles in pieces], dtype=np.int64)[:, None] * need.row
-        if need.has_once:
-            taken += need.once
-            if paid in hosts:
-                taken[hosts.index(paid)] -= need.once
-        view.free[rows] -= taken
+            view.gpu_free[rows] = after = np.array(left, dtype=np.int32)
+            if not need.devices:
+                taken[view.whole_row] = np.add.reduce(before == WHOLE, axis=1) - np.add.reduce(after == WHOLE, axis=1)
+        if need.ports and view.ports.overlapping:
+            taken[view.port_row] = 0
+        view.avail[:, rows] -= taken
         ports, bits = self._take_ports(need, pieces) if need.ports else ((), [])
         view.touch(hosts)
-
-        def give_back() -> None:
-            view.free[rows] += taken
-            if before is not None:
-                view.gpu_free[rows] = before
-            for host, mask in bits:
-                view.touch(view.ports.change(host, mask, False))
-            view.touch(hosts)
-
-        self._undo.append(give_back)
+        self._undo.append(_Taken(hosts, rows, taken, before, bits))
         return [
             Chunk(need, host, bundles, gpus[i] if gpus else (), ports[i] if ports else NO_PORTS, host == paid)
             for i, (host, bundles) in enumerate(pieces)
         ]
+
+    def _give_back(self, taken: _Taken) -> None:
+        view = self.view
+        view.avail[:, taken.rows] += taken.amounts
+        if taken.before is not None:
+            view.gpu_free[taken.rows] = taken.before
+        for host, mask in taken.bits:
+            if view.ports.overlapping:
+                view.touch(view.ports.change(host, mask, False))
+            else:
+                view.ports.mark(host, mask, False)
+        view.touch(taken.hosts)
 
     def _with_ports(self, need: Need, pieces: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """The pieces, cut to what is left in pools that several of their hosts may share."""
@@ -115,9 +136,10 @@ class Draft:
         bits: list[tuple[int, int]] = []
         for host, bundles in pieces:
             found, mask = pools.lowest(host, bundles * each)
-            touched = pools.change(host, mask, True)
-            if len(touched) > 1:
-                self.view.touch(touched)
+            if pools.overlapping:
+                self.view.touch(pools.change(host, mask, True))
+            else:
+                pools.mark(host, mask, True)
             numbers.append(found)
             bits.append((host, mask))
         return numbers, bits

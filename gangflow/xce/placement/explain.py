@@ -244,8 +244,8 @@ def blocker(view: ClusterView, host: int, shortfall: Iterable[tuple[str, int]], 
     """The group that holds most of what is short on a host, the oldest of equals; empty if nobody else is there."""
     held: dict[str, int] = {}
     names = [name for name, _ in shortfall]
-    for gid in view.holders.get(host, {}):
-        if gid != group:
+    for gid, hosts in view.holders.items():
+        if host in hosts and gid != group:
             held[gid] = sum(_held(view, gid, host, name) for name in names[:1])
     if not held:
         return ""

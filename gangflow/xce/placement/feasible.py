@@ -15,33 +15,39 @@ from gangflow.xce.placement.topology import Bools, Ints, Topology
 
 ENDLESS = 1 << 20
 """Bundles that fit where nothing is asked for; small enough that sums over every host stay in range."""
-AT_ONCE = 128
+AT_ONCE = 1_024
 """Hosts of a domain up to which its free amounts are added up on the spot."""
 FIT_LIMIT = 128
 """Distinct needs with a vector of their own: at 100,000 hosts one takes about a megabyte."""
 
 
 class Rows:
-    """Some hosts' rows, gathered once for all who read them."""
+    """Some hosts' free amounts, gathered once for all who read them."""
 
-    def __init__(self, view: ClusterView, index: Any, free: Ints, gpus: npt.NDArray[np.int32], ports: Ints) -> None:
+    __slots__ = ("_domains", "_gpus", "_view", "avail", "index", "usable")
+
+    def __init__(self, view: ClusterView, index: Any, avail: Ints) -> None:
         self.index = index
         """An index array or a slice."""
-        self.free = free
-        self.gpus = gpus
-        self.ports = ports
-        self.usable = view.usable if isinstance(index, slice) else view.usable.take(index)
+        self.avail = avail
+        """As `ClusterView.avail`, of these hosts."""
+        self.usable: Bools | None = view.usable[index] if view.unusable else None
+        """None if all are."""
         self._view = view
-        self._whole: Ints | None = None
+        self._gpus: npt.NDArray[np.int32] | None = view.gpu_capacity if avail is view.full else None
         self._domains: npt.NDArray[np.intp] | None = None
 
     @property
-    def whole(self) -> Ints:
-        """Devices of which nothing is taken."""
-        if self._whole is None:
-            whole: Ints = np.add.reduce(self.gpus == WHOLE, axis=1)
-            self._whole = whole
-        return self._whole
+    def free(self) -> Ints:
+        """The counters, a row for each host."""
+        return self.avail[: self._view.gpu_row].T
+
+    @property
+    def gpus(self) -> npt.NDArray[np.int32]:
+        """The devices of each host."""
+        if self._gpus is None:
+            self._gpus = self._view.gpu_free[self.index]
+        return self._gpus
 
     @property
     def domains(self) -> npt.NDArray[np.intp]:
@@ -66,8 +72,7 @@ class Recent:
         if self._rows is None or key != self._key:
             hosts = dict.fromkeys(view.touched[seen:])
             index = np.fromiter(hosts, dtype=np.intp, count=len(hosts))
-            free, gpus = view.free.take(index, axis=0), view.gpu_free.take(index, axis=0)
-            self._rows = Rows(view, index, free, gpus, view.ports.free.take(index))
+            self._rows = Rows(view, index, view.avail.take(index, axis=1))
             self._key = key
         return self._rows
 
@@ -81,9 +86,11 @@ class Fit:
         self.need = need
         self.excluded = excluded
         self.selection = selection
-        self.divisors = [(int(column), int(need.row[column])) for column in np.flatnonzero(need.row)]
-        self.devices = need.gpus.whole if need.uses_gpus and not need.gpus.shares and not need.has_gpus_once else 0
-        """Whole devices of a bundle, where that is all about GPUs."""
+        rows = [row for row in range(len(need.take)) if row != view.gpu_row]
+        self.divisors = [(row, int(need.take[row, 0])) for row in rows if need.take[row, 0]]
+        """(row of `ClusterView.avail`, what a bundle takes of it)."""
+        self.by_device = need.uses_gpus and not need.devices
+        """Fractions: how many fit has to be seen device by device."""
         self.allowed: Bools = selection.fixed.copy()
         for name in excluded:
             row = view.topology.index.get(name)
@@ -112,8 +119,9 @@ class Fit:
         if self._empty is None:
             everything = slice(None)
             view = self.view
-            found = self._count(Rows(view, everything, view.capacity, view.gpu_capacity, view.ports.count))
-            self._empty = np.where(self.allowed & self.selection.mask(everything, view.capacity, view.gpu_capacity), found, 0)
+            rows = Rows(view, everything, view.full)
+            chosen = self.allowed & self.selection.mask(everything, rows.free, rows.gpus) if self.selection.text else self.allowed
+            self._empty = np.where(chosen, self._count(rows), 0)
         return self._empty
 
     @property
@@ -147,18 +155,22 @@ class Fit:
         if self._generation == view.generation and self._seen == len(log):
             return
         if self._generation != view.generation or len(log) - self._seen > view.topology.size:
-            self.cap = self._compute(Rows(view, slice(None), view.free, view.gpu_free, view.ports.free))
+            self.cap = self._compute(Rows(view, slice(None), view.avail))
             add_up(view.topology, self.cap, self.sums)
         else:
             changed = self.recent.since(self._seen)
             now = self._compute(changed)
             delta = now - self.cap.take(changed.index)
-            self.cap[changed.index] = now
-            np.add.at(self.sums, changed.domains, delta[:, None])
+            moved = delta.nonzero()[0]
+            if len(moved):
+                self.cap[changed.index] = now
+                np.add.at(self.sums, changed.domains.take(moved, axis=0), delta.take(moved)[:, None])
         self._seen, self._generation = len(log), view.generation
 
     def _compute(self, rows: Rows) -> Ints:
-        found = self._count(rows) * rows.usable
+        found = self._count(rows)
+        if rows.usable is not None:
+            found *= rows.usable
         if not self.anywhere:
             found *= self.allowed[rows.index]
         if self.selection.moving:
@@ -167,30 +179,24 @@ class Fit:
 
     def _count(self, rows: Rows) -> Ints:
         """Bundles that the rows hold, whatever the state of the hosts."""
-        need, free = self.need, rows.free
+        need, avail = self.need, rows.avail
         found: Ints | None = None
         if need.has_once:
-            free = free - need.once
-        for column, divisor in self.divisors:
-            found = _least(found, free[:, column] // divisor)
-        if self.devices:
-            whole: Ints = rows.whole // self.devices
-            found = _least(found, whole)
-        elif need.uses_gpus:
-            found = _least(found, _gpu_bundles(rows.gpus, need.gpus, need.gpus_once))
-        if need.ports:
-            found = _least(found, rows.ports // (need.ports * need.tasks))
+            avail = avail - need.take_once
+        for row, divisor in self.divisors:
+            room: Ints = avail[row] // divisor
+            found = room if found is None else np.minimum(found, room, out=found)
+        if self.by_device:
+            room = _gpu_bundles(rows.gpus, need.gpus, need.gpus_once)
+            found = room if found is None else np.minimum(found, room)
         if found is None:
-            found = np.full(len(free), ENDLESS, dtype=np.int64)
+            found = np.full(avail.shape[1], ENDLESS, dtype=np.int64)
         if need.has_once:
-            found[(free < 0)[:, need.once > 0].any(axis=1)] = 0
+            once = need.take_once[: self.view.gpu_row, 0]
+            found[(avail[: self.view.gpu_row][once > 0] < 0).any(axis=0)] = 0
         if need.mode is Mode.TILE:
             np.minimum(found, 1, out=found)
-        return np.maximum(found, 0)
-
-
-def _least(one: Ints | None, other: Ints) -> Ints:
-    return other if one is None else np.minimum(one, other)
+        return np.maximum(found, 0, out=found)
 
 
 def add_up(topology: Topology, rows: Ints, sums: Ints) -> None:
@@ -227,24 +233,23 @@ class FreeSums:
     def __init__(self, recent: Recent) -> None:
         self.view = view = recent.view
         self.recent = recent
-        self.names = (*view.counters, GPUS, PORTS)
-        self.column = {name: position for position, name in enumerate(self.names)}
-        self._rows: Ints = np.zeros((view.topology.size, len(self.names)), dtype=np.int64)
-        self.sums: Ints = np.zeros((view.topology.offset[-1], len(self.names)), dtype=np.int64)
-        self._capacity: Ints | None = None
-        self._capacity_sums: Ints = self.sums
+        self.column = {**view.column, GPUS: view.gpu_row, PORTS: view.port_row}
+        """Of each name: columns are the rows of `ClusterView.avail`."""
+        self._rows: Ints = np.zeros((view.topology.size, len(view.avail)), dtype=np.int64)
+        self.sums: Ints = np.zeros((view.topology.offset[-1], len(view.avail)), dtype=np.int64)
+        self._capacity_sums: Ints | None = None
         self._seen = 0
         self._generation = -1
 
     def row(self, amounts: dict[str, int]) -> Ints | None:
         """Amounts by name as a row of these columns; None if a name is no host's."""
-        row = np.zeros(len(self.names), dtype=np.int64)
+        row = [0] * len(self.view.avail)
         for name, amount in amounts.items():
             column = self.column.get(name)
             if column is None:
                 return None
             row[column] = amount
-        return row
+        return np.array(row, dtype=np.int64)
 
     def level(self, level: int) -> Ints:
         """The sums of one level's domains, refreshed."""
@@ -261,29 +266,28 @@ class FreeSums:
         if fresh or high - low > AT_ONCE:
             kept: Ints = self.level(level)[domain]
             return kept
-        found: Ints = np.add.reduce(self.free(slice(low, high)), axis=0)
+        found: Ints = np.add.reduce(self._free(slice(low, high), self.view.avail[:, low:high]), axis=1)
         return found
 
     def capacity(self, level: int) -> Ints:
         """The same sums, if every host was UP and nothing ran."""
         view = self.view
-        if self._capacity is None:
-            devices = view.gpu_capacity.sum(axis=1, dtype=np.int64)
-            self._capacity = np.concatenate((view.capacity, devices[:, None], view.ports.count[:, None]), axis=1)
+        if level == view.topology.depth:
+            return view.full.T
+        if self._capacity_sums is None:
             self._capacity_sums = np.zeros_like(self.sums)
-            add_up(view.topology, self._capacity, self._capacity_sums)
+            add_up(view.topology, view.full.T, self._capacity_sums)
         offset = view.topology.offset
-        return self._capacity if level == view.topology.depth else self._capacity_sums[offset[level] : offset[level + 1]]
+        return self._capacity_sums[offset[level] : offset[level + 1]]
 
     def free(self, rows: Any) -> Ints:
         """Free amounts of hosts, as rows of these columns; nothing where a host is not usable."""
-        view = self.view
-        free = view.free[rows]
-        found: Ints = np.empty((len(free), len(self.names)), dtype=np.int64)
-        np.maximum(free, 0, out=found[:, :-2])
-        np.add.reduce(view.gpu_free[rows], axis=1, out=found[:, -2])
-        found[:, -1] = view.ports.free[rows]
-        found *= view.usable[rows][:, None]
+        return self._free(rows, self.view.avail[:, rows]).T
+
+    def _free(self, rows: Any, avail: Ints) -> Ints:
+        found: Ints = np.maximum(avail, 0)
+        if self.view.unusable:
+            found *= self.view.usable[rows]
         return found
 
     def _refresh(self) -> None:
@@ -292,12 +296,12 @@ class FreeSums:
         if self._generation == view.generation and self._seen == len(log):
             return
         if self._generation != view.generation or len(log) - self._seen > view.topology.size:
-            self._rows = self.free(slice(None))
+            self._rows = np.ascontiguousarray(self.free(slice(None)))
             add_up(view.topology, self._rows, self.sums)
         else:
             changed = self.recent.since(self._seen)
             rows = changed.index
-            now = self.free(rows)
+            now = self._free(rows, changed.avail).T
             delta = now - self._rows.take(rows, axis=0)
             self._rows[rows] = now
             np.add.at(self.sums, changed.domains, delta[:, None, :])

@@ -53,6 +53,11 @@ class Need:
     """The bundle holds the slot's first task, which pays what is used per job."""
     row: Ints
     once: Ints
+    take: Ints
+    """`row` with GPUs and ports, as a column of `ClusterView.avail`; whole devices only where `devices` tells their number."""
+    take_once: Ints
+    devices: int
+    """Whole devices of a bundle, where that is all about GPUs; 0 if none or if it is not so simple."""
     gpus: GpuNeed
     gpus_once: GpuNeed
     known: bool
@@ -63,7 +68,6 @@ class Need:
     """Thousandths of the first task on the host, and of each other."""
     uses_gpus: bool
     has_once: bool
-    has_gpus_once: bool
     counters_plain: tuple[tuple[str, int], ...]
     counters_first: tuple[tuple[str, int], ...]
     """Counters of a task, and of the first task on the host (of the slot, if `lead`)."""
@@ -85,6 +89,12 @@ def resolve(view: ClusterView, term: TaskTerm, mode: Mode, tasks: int, ports: in
         gpus, gpus_once = gpu_need([gpu_first] + [gpu_rest] * (tasks - 1)), GpuNeed()
         in_all = _merged({name: amount * tasks for name, amount in task.items()}, host, job)
     plain, paying = _counters(task), _counters(first)
+    devices = 0 if gpus.shares or gpus_once.whole or gpus_once.shares else gpus.whole
+    take, take_once = np.zeros((2, len(view.avail)), dtype=np.int64)
+    take[: len(row)], take_once[: len(once)] = row, once
+    take[view.gpu_row] = gpu_rest * tasks if mode is Mode.EACH else gpu_first + gpu_rest * (tasks - 1)
+    take_once[view.gpu_row] = gpu_first - gpu_rest if mode is Mode.EACH else 0
+    take[view.whole_row], take[view.port_row] = devices, ports * tasks
     amounts = [(name, amount) for name, amount in in_all.items() if amount]
     if ports:
         amounts.append((PORTS, ports * tasks))
@@ -96,6 +106,9 @@ def resolve(view: ClusterView, term: TaskTerm, mode: Mode, tasks: int, ports: in
         lead=lead,
         row=row,
         once=once,
+        take=take[:, None],
+        take_once=take_once[:, None],
+        devices=devices,
         gpus=gpus,
         gpus_once=gpus_once,
         known=all(name == GPUS or name in view.column for name, amount in in_all.items() if amount),
@@ -103,8 +116,7 @@ def resolve(view: ClusterView, term: TaskTerm, mode: Mode, tasks: int, ports: in
         gpu_first=gpu_first,
         gpu_rest=gpu_rest,
         uses_gpus=gpu_first > 0 or gpu_rest > 0,
-        has_once=bool(once.any()),
-        has_gpus_once=gpus_once.whole + gpus_once.shares > 0,
+        has_once=bool(take_once.any()),
         counters_plain=plain,
         counters_first=plain if paying == plain else paying,
     )

@@ -14,7 +14,8 @@ class PortPools:
     Two hosts of one node may be given overlapping ranges; a number that one takes is then gone for the other, too.
     """
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, free: npt.NDArray[np.int64]) -> None:
+        """`free` is the count of free numbers of each host, all of them at first: kept by this, and shared with its owner."""
         nodes: dict[str, int] = {}
         self.node: list[int] = []
         """Of each host."""
@@ -31,7 +32,9 @@ class PortPools:
         self.sharers = [_overlapping(hosts, self.range) for hosts in members]
         self.taken = [0] * len(members)
         self.count: npt.NDArray[np.int64] = np.array([fact.port_count for fact in topology.facts], dtype=np.int64)
-        self.free: npt.NDArray[np.int64] = self.count.copy()
+        self.free = free
+        self.overlapping = any(self.sharers)
+        """Whether any two hosts have a number in common: if not, whoever takes numbers may keep `free` himself."""
 
     def shared(self, host: int) -> bool:
         """Whether other hosts of its node have numbers of its range."""
@@ -55,6 +58,11 @@ class PortPools:
             if number >= base:
                 bits |= 1 << (number - base)
         return bits & self.range[host]
+
+    def mark(self, host: int, bits: int, take: bool) -> None:
+        """As `change`, of numbers that are known to be free (or taken), where the caller keeps `free`."""
+        node = self.node[host]
+        self.taken[node] = self.taken[node] | bits if take else self.taken[node] & ~bits
 
     def change(self, host: int, bits: int, take: bool) -> list[int]:
         """Take or give back the numbers of `bits`; the hosts whose free count changed, the host itself first."""

@@ -6,9 +6,8 @@ are those of `core.plan`: milli-CPU, MiB, GPUs in thousandths per device.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress, count
+from itertools import compress
 from operator import is_not
 
 import numpy as np
@@ -23,8 +22,8 @@ WHOLE = 1_000
 LOG_LIMIT = 1 << 18
 """Host changes that are remembered for lazy readers; past it, every reader computes anew once."""
 
-SHIFTED = 16
-"""So many groups that differ at once are rather the same ones in other positions."""
+STRETCH = 64
+"""Groups that are first compared at once."""
 
 Booked = dict[tuple[str, int], tuple[Task, ...]]
 
@@ -43,7 +42,6 @@ class ClusterView:
         for row, fact in enumerate(topology.facts):
             for name, amount in fact.counters:
                 self.capacity[row, self.column[name]] += amount
-        self.free = self.capacity.copy()
         self.gpu_count: Ints = np.array([fact.gpus for fact in topology.facts], dtype=np.int64)
         self.gpu_base = [fact.gpu_first for fact in topology.facts]
         """The number of each host's first device on its node."""
@@ -52,19 +50,34 @@ class ClusterView:
             np.int32
         )
         self.gpu_free = self.gpu_capacity.copy()
-        self.ports = PortPools(topology)
+        self.gpu_row = len(self.counters)
+        self.whole_row, self.port_row = self.gpu_row + 1, self.gpu_row + 2
+        self.full: Ints = np.zeros((self.port_row + 1, topology.size), dtype=np.int64)
+        """`avail`, if nothing ran."""
+        self.full[: self.gpu_row] = self.capacity.T
+        self.full[self.gpu_row] = self.gpu_count * WHOLE
+        self.full[self.whole_row] = self.gpu_count
+        self.full[self.port_row] = [fact.port_count for fact in topology.facts]
+        self.avail: Ints = self.full.copy()
+        """What is free, a row for each counter, then thousandths of GPUs, whole devices, port numbers; a column for each host."""
+        self.free: Ints = self.avail[: self.gpu_row].T
+        """The counters of `avail`, a row for each host: the same memory."""
+        self.ports = PortPools(topology, self.avail[self.port_row])
         self.usable: Bools = np.zeros(topology.size, dtype=np.bool_)
+        self.unusable = topology.size
+        """How many hosts are not."""
         self.touched: list[int] = []
         """Every host whose row changed, in order: who keeps something derived remembers how far it has read."""
         self.generation = 0
         """Grows when `touched` starts again from nothing."""
         self.booked: dict[str, Booked] = {}
         """What the arrays account for, per group and slot."""
-        self.holders: dict[int, dict[str, int]] = {}
-        """Per host: how many tasks each group has there, in order of arrival."""
+        self.holders: dict[str, dict[int, int]] = {}
+        """Per group: how many tasks it has on each host."""
         self._expected: dict[str, None] = {}
         self._hosts: Mapping[str, Host] = {}
         self._groups: Mapping[str, Group] = {}
+        self._known: list[Group] = []
         self._set_hosts(hosts)
 
     def fits_hosts(self, hosts: Mapping[str, Host], levels: tuple[str, ...]) -> bool:
@@ -85,10 +98,10 @@ class ClusterView:
             self._set_hosts(state.hosts)
         expected, self._expected = self._expected, {}
         if state.groups is not self._groups:
-            for gid in _changed_groups(state.groups, self._groups):
+            for gid in _changed_groups(state.groups, self._groups, self._known):
                 self._reconcile(gid, state.groups.get(gid))
                 expected.pop(gid, None)
-            self._groups = state.groups
+            self._groups, self._known = state.groups, list(state.groups.values())
         for gid in expected:
             self._reconcile(gid, state.groups.get(gid))
 
@@ -117,7 +130,9 @@ class ClusterView:
                 self.usable[row] = usable
                 rows.append(row)
         self._hosts = hosts
-        self.touch(rows)
+        if rows:
+            self.unusable = self.topology.size - int(self.usable.sum())
+            self.touch(rows)
 
     def _reconcile(self, gid: str, group: Group | None) -> None:
         """Make what is booked for a group equal to what its slots hold."""
@@ -155,31 +170,43 @@ class ClusterView:
         devices: list[int] = []
         shares: list[int] = []
         ports: dict[int, list[int]] = {}
-        vectors: dict[tuple[tuple[str, int], ...], list[int]] = {}
+        tasks_on: dict[int, int] = {}
+        counters: tuple[tuple[str, int], ...] | None = None
+        vector: list[int] = []
         for task in tasks:
             row = index.get(task.host)
             if row is None:
                 continue
+            if task.counters is not counters:
+                # Neighbours mostly share this very object.
+                counters = task.counters
+                vector = self._vector(counters, sign)
             rows.append(row)
-            vector = vectors.get(task.counters)
-            if vector is None:
-                vector = vectors[task.counters] = self._vector(task.counters, sign)
             amounts.append(vector)
-            for number, share in task.gpus:
-                device = number - base[row]
-                if 0 <= device < width:
-                    devices.append(row * width + device)
-                    shares.append(sign * share)
-            for _, number in task.ports:
-                ports.setdefault(row, []).append(number)
-        if rows:
-            np.add.at(self.free, np.array(rows, dtype=np.intp), np.array(amounts, dtype=np.int64))
+            if task.gpus:
+                first = base[row]
+                for number, share in task.gpus:
+                    if 0 <= number - first < width:
+                        devices.append(row * width + number - first)
+                        shares.append(share)
+            if task.ports:
+                ports.setdefault(row, []).extend([number for _, number in task.ports])
+            tasks_on[row] = tasks_on.get(row, 0) + 1
+        if not rows:
+            return
+        np.add.at(self.free, np.array(rows, dtype=np.intp), np.array(amounts, dtype=np.int64))
+        hosts = np.fromiter(tasks_on, dtype=np.intp, count=len(tasks_on))
         if devices:
-            np.add.at(self.gpu_free.reshape(-1), np.array(devices, dtype=np.intp), np.array(shares, dtype=np.int32))
-        self.touch(rows)
+            np.add.at(self.gpu_free.reshape(-1), np.array(devices, dtype=np.intp), np.array(shares, dtype=np.int32) * sign)
+            gpus = self.gpu_free.take(hosts, axis=0)
+            self.avail[self.gpu_row, hosts] = np.add.reduce(gpus, axis=1)
+            self.avail[self.whole_row, hosts] = np.add.reduce(gpus == WHOLE, axis=1)
         for row, numbers in ports.items():
-            self.touch(self.ports.change(row, self.ports.mask(row, numbers), sign < 0))
-        self._hold(gid, Counter(rows), -sign)
+            changed = self.ports.change(row, self.ports.mask(row, numbers), sign < 0)
+            if len(changed) > 1:
+                self.touch(changed)
+        self.touch(tasks_on)
+        self._hold(gid, tasks_on, -sign)
 
     def _vector(self, counters: Iterable[tuple[str, int]], sign: int) -> list[int]:
         vector = [0] * len(self.counters)
@@ -191,15 +218,15 @@ class ClusterView:
 
     def _hold(self, gid: str, tasks_on: Mapping[int, int], sign: int) -> None:
         """Count the tasks that a group has on hosts, up or down."""
+        held = self.holders.setdefault(gid, {})
         for row, tasks in tasks_on.items():
-            holders = self.holders.setdefault(row, {})
-            count = holders.get(gid, 0) + sign * tasks
+            count = held.get(row, 0) + sign * tasks
             if count:
-                holders[gid] = count
+                held[row] = count
             else:
-                del holders[gid]
-                if not holders:
-                    del self.holders[row]
+                del held[row]
+        if not held:
+            del self.holders[gid]
 
 
 def _same_allocation(one: tuple[Task, ...], other: tuple[Task, ...]) -> bool:
@@ -219,27 +246,45 @@ def _changed(now: Iterable[Host], before: Iterable[Host]) -> list[Host]:
     return found + now[len(before) :]
 
 
-def _changed_groups(now: Mapping[str, Group], before: Mapping[str, Group]) -> list[str]:
-    """Ids whose group is not the very same object any more, forgotten ones too: found at the speed of C, group by group only
-    where the two differ. Groups keep their order; one that was forgotten shifts those behind it."""
-    new, old = list(now.values()), list(before.values())
+def _changed_groups(now: Mapping[str, Group], before: Mapping[str, Group], old: Sequence[Group]) -> list[str]:
+    """Ids whose group differs, forgotten ones too. `old` are the groups of `before`, in order.
+
+    A list comparison takes equal stretches at the speed of C, so it is only asked where the next difference is: what changed,
+    what was forgotten, what is new. Groups keep their order; if they did not, all are compared.
+    """
+    new = list(now.values())
     found: list[str] = []
+    at, behind = 0, 0
     while True:
-        moved = list(compress(new, map(is_not, new, old)))
-        if len(moved) < SHIFTED or len(found) > SHIFTED:
-            break
-        # Behind the first difference nearly all differ: it may be a forgotten group. Compare anew from there.
-        at = next(compress(count(), map(is_not, new, old)))
-        if old[at].id in now:
+        equal = _alike(new, at, old, behind)
+        at, behind = at + equal, behind + equal
+        if behind == len(old):
+            return found + [group.id for group in new[at:]]
+        gid = old[behind].id
+        if gid not in now:
+            found.append(gid)
+            behind += 1
+        elif at < len(new) and new[at].id == gid:
+            found.append(gid)
+            at, behind = at + 1, behind + 1
+        elif at < len(new) and new[at].id not in before:
             found.append(new[at].id)
-            new, old = new[at + 1 :], old[at + 1 :]
+            at += 1
         else:
-            found.append(old[at].id)
-            new, old = new[at:], old[at + 1 :]
-    moved += new[len(old) :]
-    found += [group.id for group in moved if before.get(group.id) is not group]
-    fresh = sum(1 for gid in found if gid not in before)
-    gone = sum(1 for gid in found if gid not in now)
-    if len(now) != len(before) + fresh - gone:
-        found += [gid for gid in before if gid not in now]
-    return found
+            return [gid for gid in {**before, **now} if now.get(gid) is not before.get(gid)]
+
+
+def _alike(new: Sequence[Group], at: int, old: Sequence[Group], behind: int) -> int:
+    """How many groups, from `at` in the one and `behind` in the other, are the same."""
+    most = min(len(new) - at, len(old) - behind)
+    equal, step = 0, STRETCH
+    while equal < most:
+        step = min(step, most - equal)
+        # A stretch that differs is halved; one that does not is followed by a longer one.
+        if new[at + equal : at + equal + step] == old[behind + equal : behind + equal + step]:
+            equal, step = equal + step, step * 2
+        elif step == 1:
+            return equal
+        else:
+            step //= 2
+    return equal
