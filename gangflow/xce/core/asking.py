@@ -11,8 +11,9 @@ from gangflow.xce.core.events import ReasonNoted
 from gangflow.xce.core.evolve_group import number
 from gangflow.xce.core.index import in_order
 from gangflow.xce.core.limits import REASONS_MAX
+from gangflow.xce.core.reach import on_usable_hosts
 from gangflow.xce.core.recovery import all_gone, to_replace
-from gangflow.xce.core.start import grant_group, on_usable_hosts, place, replace_group
+from gangflow.xce.core.start import grant_group, place, replace_group
 from gangflow.xce.core.state import Group, GroupState, Next, PendCode, Reason, Slot, SlotState, State
 from gangflow.xce.core.turn import SlotId, Turn
 

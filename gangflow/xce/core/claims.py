@@ -10,7 +10,7 @@ from gangflow.xce.core.counts import ACTIVE, RUNS
 from gangflow.xce.core.events import ClaimChanged
 from gangflow.xce.core.plan import Cause, ClaimPlan
 from gangflow.xce.core.policy import grow
-from gangflow.xce.core.state import Claim, ClaimState, Exit, Group, Host, HostState, Slot, SlotState
+from gangflow.xce.core.state import Claim, ClaimState, Exit, Group, HostState, Slot, SlotState
 from gangflow.xce.core.turn import Turn
 
 C = ClaimState
@@ -167,8 +167,3 @@ def host_lost(turn: Turn, host: str) -> None:
             if users and slot.state in RUNS:
                 message = f"claim {claim.plan.name} was on {host}, which is lost"
                 turn.fail(group, slot, Exit(Cause.CLAIM_LOST, slot.incarnation, turn.now_ms, message=message), host)
-
-
-def usable(turn: Turn, group: Group, host: Host | None) -> bool:
-    """Whether a slot of the group may start on the host."""
-    return host is not None and host.state is HostState.UP and host.facts.name not in group.excluded

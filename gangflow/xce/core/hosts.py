@@ -9,9 +9,10 @@ from gangflow.xce.core.claims import host_lost
 from gangflow.xce.core.counts import BEFORE_START, RUNS
 from gangflow.xce.core.events import HostChanged, HostRegistered, StraysSeen, SupersededGone, TaskMoved
 from gangflow.xce.core.plan import Cause
+from gangflow.xce.core.reach import reachable
 from gangflow.xce.core.state import Group, Host, HostState, Slot, SlotState, Task, TaskKey, TaskPhase
 from gangflow.xce.core.tasks import find, heard_of, lose, supersede
-from gangflow.xce.core.teardown import change, confirm, now_slot, reachable, task_gone
+from gangflow.xce.core.teardown import change, confirm, now_slot, task_gone
 from gangflow.xce.core.turn import Turn, task_key
 
 S, P = SlotState, TaskPhase

@@ -6,12 +6,12 @@ from gangflow.xce.core.claims import release_bound
 from gangflow.xce.core.counts import ACTIVE, BEFORE_START, minimum, slots_of
 from gangflow.xce.core.events import GroupChanged
 from gangflow.xce.core.plan import Cause
+from gangflow.xce.core.reach import on_usable_hosts
 from gangflow.xce.core.start import (
     fit_to_start,
     missing,
     not_ready_message,
     note_void,
-    on_usable_hosts,
     place,
     replace_group,
     start_slot,

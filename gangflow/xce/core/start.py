@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gangflow.xce.core.asks import Grant
-from gangflow.xce.core.claims import release_bound, unready_claim, usable, want
+from gangflow.xce.core.claims import release_bound, unready_claim, want
 from gangflow.xce.core.counts import ACTIVE, BEFORE_START, minimum, slots_of
 from gangflow.xce.core.events import BarrierReleased, GroupPlaced, SlotPlaced, TryVoided
 from gangflow.xce.core.judge import end_group
 from gangflow.xce.core.policy import grow
+from gangflow.xce.core.reach import on_usable_hosts, usable
 from gangflow.xce.core.state import Group, GroupState, Next, Slot, SlotState, Task, TaskPhase
 from gangflow.xce.core.teardown import change, now_slot, stop
 from gangflow.xce.core.turn import Setback, SlotId, Turn
@@ -59,11 +60,6 @@ def _placed(turn: Turn, group_id: str) -> None:
     turn.emit(GroupPlaced(group_id, turn.now_ms + timeout))
 
 
-def on_usable_hosts(turn: Turn, group: Group, slot: Slot) -> bool:
-    """Whether every host of the slot is UP and not excluded for the group."""
-    return all(usable(turn, group, turn.host(task.host)) for task in slot.tasks)
-
-
 def prepare(turn: Turn, group_id: str) -> None:
     """A group that is PREPARING: void the try, release the barrier, or go on waiting."""
     group = turn.draft.groups[group_id]
@@ -82,7 +78,7 @@ def fit_to_start(turn: Turn, group: Group, slot: Slot) -> bool:
         return False
     for task in slot.tasks:
         host = turn.host(task.host)
-        if host is None or not usable(turn, group, host) or task.token != host.boot:
+        if host is None or not usable(turn, group, task.host) or task.token != host.boot:
             return False
     return True
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from gangflow.xce.core.claims import release_of_slot
 from gangflow.xce.core.counts import ACTIVE, gone
 from gangflow.xce.core.events import SlotChanged, SlotExited, TaskMoved
-from gangflow.xce.core.state import Exit, Group, HostState, Next, Slot, SlotState, TaskPhase
+from gangflow.xce.core.reach import reachable
+from gangflow.xce.core.state import Exit, Group, Next, Slot, SlotState, TaskPhase
 from gangflow.xce.core.turn import SlotId, Turn, task_key
 
 S = SlotState
@@ -48,12 +49,6 @@ def change(
             exit,
         )
     )
-
-
-def reachable(turn: Turn, host: str) -> bool:
-    """Whether its agent can be told anything at present."""
-    found = turn.host(host)
-    return found is not None and found.state is not HostState.LOST and found.state is not HostState.FENCED
 
 
 def stop(turn: Turn, group_id: str, key: SlotId, next: Next, *, until_ms: int = 0, exit: Exit | None = None) -> None:
