@@ -6,6 +6,8 @@ from dataclasses import replace
 from random import Random
 
 from gangflow.xce.core import inputs as inp
+from gangflow.xce.core.asking import asks_of
+from gangflow.xce.core.asks import Grant
 from gangflow.xce.core.counts import ACTIVE
 from gangflow.xce.core.due import make_all, owed_in
 from gangflow.xce.core.index import Index
@@ -21,6 +23,7 @@ from gangflow.xce.core.plan import (
     RulePlan,
 )
 from gangflow.xce.core.state import GroupState, HostFacts, SlotState, State
+from gangflow.xce.core.turn import Turn
 from gangflow.xce.machine import Decision, Scheduler, handle, next_deadline
 from tests.property.greedy import Greedy
 from tests.property.world import Faults, World, name_of
@@ -255,6 +258,7 @@ class History:
                 waits = [slot for slot in group.slots.values() if slot.state is SlotState.PENDING and slot.reason is not None]
                 assert group.state is G.DEGRADED, story
                 assert waits, story
+        self.nobody_waits_in_vain()
         for host in self.world.state.hosts.values():
             assert not host.superseded
         for claim in self.world.state.claims.values():
@@ -268,3 +272,11 @@ class History:
         }
         for key in held:
             assert (key.group, key.epoch, key.member, key.index, key.incarnation) in wanted, f"{key} was left behind"
+
+    def nobody_waits_in_vain(self) -> None:
+        """The reasons are true: a session that knows nothing but the state cannot place anybody who waits."""
+        state = self.world.state
+        turn = Turn(state, self.world.now_ms, Index(state))
+        asks = [ask for group in state.groups.values() for ask in asks_of(turn, group)]
+        answers = self.world.make_scheduler().decide(state, asks)
+        assert not [answer for answer in answers if isinstance(answer, Grant)]

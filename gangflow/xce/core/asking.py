@@ -23,6 +23,21 @@ Schedule = Callable[[State, Sequence[Ask]], Sequence[Grant | Refusal]]
 NOT_LOOKED_AT = Reason(PendCode.WAITING_TURN, "not looked at yet")
 
 
+OPEN = frozenset({PendCode.BACKOFF, PendCode.WAITING_TURN})
+"""Reasons that no session gave after it had tried."""
+
+
+def unanswered(group: Group | None) -> bool:
+    """Whether the group may ask for something that no session has tried yet."""
+    if group is None or group.state.terminal:
+        return False
+    if group.state is G.PENDING or group.state is G.RESTARTING:
+        return group.reason is None or group.reason.code in OPEN
+    return group.state in ACTIVE and any(
+        slot.state is S.PENDING and (slot.reason is None or slot.reason.code in OPEN) for slot in group.slots.values()
+    )
+
+
 def asks_of(turn: Turn, group: Group) -> list[Ask]:
     """What the group asks for now; empty if nothing of it waits for a place."""
     if group.state is G.PENDING:

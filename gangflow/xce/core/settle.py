@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gangflow.xce.core import claims
-from gangflow.xce.core.asking import Schedule, session
+from gangflow.xce.core.asking import Schedule, session, unanswered
 from gangflow.xce.core.counts import ACTIVE
 from gangflow.xce.core.ending import finish, follow
 from gangflow.xce.core.events import GroupChanged
@@ -62,9 +62,10 @@ def _step(turn: Turn, group: Group) -> None:
 
 def _session(turn: Turn, index: Index, schedule: Schedule) -> bool:
     """Hold a session if something may have become placeable; True if it placed anything."""
-    waiting = dict(turn.touched)
     if turn.freed:
-        # What was free before was of no use to those who waited: only what came back can be.
-        waiting |= index.waiting
+        waiting = {**turn.touched, **index.waiting}
+    else:
+        # What was free before was of no use to those who were refused: only what comes back can be.
+        waiting = {group_id: None for group_id in turn.touched if unanswered(turn.group(group_id))}
     turn.freed = False
     return session(turn, schedule, list(waiting))

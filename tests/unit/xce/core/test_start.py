@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gangflow.xce.core import inputs as inp
+from gangflow.xce.core.asks import Ask, Grant, Refusal
 from gangflow.xce.core.effects import Prepare, Start, Unprepare
 from gangflow.xce.core.plan import Action, BackoffPlan, BarrierPlan, Cause, RulePlan
-from gangflow.xce.core.state import GroupState, PendCode, SlotState
+from gangflow.xce.core.state import GroupState, PendCode, SlotState, State
+from gangflow.xce.machine import handle
+from tests.property.greedy import Greedy
 from tests.unit.xce.core.plans import hosts, job, plan, replicas
 from tests.unit.xce.core.stage import Stage
 
@@ -325,3 +329,28 @@ def test_a_preparation_that_its_agent_gave_up_voids_the_try() -> None:
     stage.feed(inp.TaskExited(stage.key(slot), slot.tasks[0].host, signal=9))
     assert stage.group().state is G.PENDING
     assert "actor[0] on h0: its agent gave up what was prepared" in stage.group().message
+
+
+def test_whoever_was_refused_is_asked_again_only_when_something_came_back() -> None:
+    """A group that waits costs nothing while nothing changes, however often it is looked at."""
+
+    class Counting(Greedy):
+        """Counts its sessions."""
+
+        sessions = 0
+
+        def decide(self, state: State, asks: Sequence[Ask]) -> tuple[Grant | Refusal, ...]:
+            self.sessions += 1
+            return super().decide(state, asks)
+
+    stage = Stage(hosts(1, cpu=3_000))
+    stage.run(plan(job(), replicas(count=3, least=1)))
+    stage.submit(plan(job(cpu=2_000), name="waits"))
+    scheduler = Counting()
+    for n in range(3):
+        inputs = [inp.PutValue(group, "x", str(n)) for group in ("g1", "g2")]
+        stage.state = handle(stage.state, inputs, stage.now_ms, scheduler).state
+    assert scheduler.sessions == 0
+    decision = handle(stage.state, [stage.exited("actor", code=0)], stage.now_ms, scheduler)
+    assert scheduler.sessions > 0
+    assert decision.state.groups["g1"].state is G.STOPPING
