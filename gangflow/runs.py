@@ -105,7 +105,7 @@ def launch(
         SetupError, Unreachable: there is no cluster to submit to.
     """
     if coordinator is not None:
-        group = group.model_copy(update={"coordinator": coordinator})
+        group = CoStartGroup(**{**dict(group), "coordinator": coordinator})  # Not a copy: it is checked as a whole.
     owns = not address
     used = (
         clusters.join_cluster(address, say=say)

@@ -15,7 +15,7 @@ from rich.live import Live
 from gangflow.cli import live
 from gangflow.cli.faults import Fault
 from gangflow.cli.story import Story
-from gangflow.errors import GangflowError, NotFound, Superseded
+from gangflow.errors import NotFound, Superseded
 from gangflow.runs import Run
 from gangflow.xce.rest.messages import BeatView, EventView
 from gangflow.xce.rest.schema import GroupView
@@ -109,7 +109,7 @@ class Watching:
                 if self._over.is_set():
                     return
                 self._inbox.put(item)
-        except GangflowError as error:
+        except Exception as error:  # Whatever it is, a stream that ended unseen would be waited for.
             if not self._over.is_set():
                 self._inbox.put(error)
 
