@@ -63,21 +63,31 @@ class JsonLinesExporter(SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Append what was not there before."""
-        lines: dict[str, list[str]] = {}
+        self.append(self.fresh(spans))
+        return SpanExportResult.SUCCESS
+
+    def fresh(self, spans: Sequence[ReadableSpan]) -> list[ReadableSpan]:
+        """Those that their group's file did not have when it was first looked at."""
+        found = []
         for span in spans:
-            group = str((span.attributes or {}).get("gangflow.group", "unknown"))
+            group, context = _group(span), span.get_span_context()
             if group not in self._before:
                 self._before[group] = {line["context"]["span_id"] for line in read_lines(self.path(group))}
-            context = span.get_span_context()
             if context is None or f"0x{context.span_id:016x}" not in self._before[group]:
-                lines.setdefault(group, []).append(json.dumps(json.loads(span.to_json()), separators=(",", ":")) + "\n")
+                found.append(span)
+        return found
+
+    def append(self, spans: Sequence[ReadableSpan]) -> None:
+        """Write spans, whatever is there."""
+        lines: dict[str, list[str]] = {}
+        for span in spans:
+            lines.setdefault(_group(span), []).append(json.dumps(json.loads(span.to_json()), separators=(",", ":")) + "\n")
         self._folder.mkdir(parents=True, exist_ok=True)
         for group, new in lines.items():
             with open(os.open(self.path(group), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab", buffering=0) as file:
                 left = memoryview("".join(new).encode())
                 while left:
                     left = left[file.write(left) :]
-        return SpanExportResult.SUCCESS
 
     def path(self, group: str) -> Path:
         """The file of a group's trace."""
@@ -86,6 +96,14 @@ class JsonLinesExporter(SpanExporter):
     def forget(self, group: str) -> None:
         """Drop what is remembered of an ended group's file."""
         self._before.pop(group, None)
+
+    def look_again(self) -> None:
+        """The same spans will come once more: what the files have by now is not written twice."""
+        self._before.clear()
+
+
+def _group(span: ReadableSpan) -> str:
+    return str((span.attributes or {}).get("gangflow.group", "unknown"))
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -57,6 +57,7 @@ class Recorder:
         while True:
             self._book = SpanBook(self._book.cluster_id)
             self._finished.clear()
+            self._disk.submit(self._lines.look_again)
             try:
                 async for stamped in events():
                     self._take(stamped)
@@ -84,8 +85,9 @@ class Recorder:
 
     def _export(self, spans: Sequence[Span]) -> None:
         try:
-            batch = [readable(span, self._resource) for span in spans]
-            self._lines.export(batch)
+            # What an earlier fold has handed out already (a restart reads the journal again) is not for the collector either.
+            batch = self._lines.fresh([readable(span, self._resource) for span in spans])
+            self._lines.append(batch)
             if self._otlp is not None:
                 for ended in batch:
                     self._otlp.on_end(ended)
