@@ -278,6 +278,8 @@ def test_the_view_that_was_kept_equals_one_built_anew(history: tuple[dict[str, H
             term = slot.terms[0]
             one = kept.get(term, Mode.WHOLE, 1, len(slot.ports))
             other = fresh.get(term, Mode.WHOLE, 1, len(slot.ports))
+            kept.refresh((one,))
+            fresh.refresh((other,))
             assert np.array_equal(one.cap, other.cap)
             assert np.array_equal(one.sums, other.sums)
         for level in range(anew.topology.depth):

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from gangflow.xce.placement.need import Mode, Need
-from gangflow.xce.placement.snapshot import WHOLE, ClusterView
+from gangflow.xce.placement.snapshot import WHOLE, ClusterView, Taken
 from gangflow.xce.placement.topology import Ints
 
 Shares = tuple[tuple[int, int], ...]
@@ -30,24 +29,12 @@ class Chunk(NamedTuple):
     """The slot's earlier tasks on the host pay what is used per host."""
 
 
-class _Taken(NamedTuple):
-    """What one `take` took, to give it back."""
-
-    hosts: list[int]
-    rows: npt.NDArray[np.intp]
-    amounts: Ints
-    before: npt.NDArray[np.int32] | None
-    """The hosts' devices before it, if it took any."""
-    bits: list[tuple[int, int]]
-    """Port numbers of each host, as bits."""
-
-
 class Draft:
     """Takes and gives back; the view is consistent at every moment, so vectors over it stay true while a group is tried."""
 
     def __init__(self, view: ClusterView) -> None:
         self.view = view
-        self._undo: list[_Taken] = []
+        self._undo: list[Taken] = []
 
     def mark(self) -> int:
         """A point to come back to."""
@@ -76,12 +63,12 @@ class Draft:
             if paid in hosts:
                 taken[:, hosts.index(paid)] -= need.take_once[:, 0]
         gpus: Sequence[Sequence[Shares]] = ()
-        before = None
+        before = after = None
         if need.uses_gpus:
             before = view.gpu_free.take(rows, axis=0)
             left = before.tolist()
             base = view.gpu_base
-            found = [devices(need, left[i], n, base[host], host == paid) for i, (host, n) in enumerate(pieces)]
+            found = [devices(view, need, left[i], n, base[host], host == paid) for i, (host, n) in enumerate(pieces)]
             if None in found:
                 # Counted too generously (never for devices of one size): leave the host out.
                 return self.take(need, [piece for piece, shares in zip(pieces, found, strict=True) if shares is not None], paid)
@@ -94,13 +81,17 @@ class Draft:
         view.avail[:, rows] -= taken
         ports, bits = self._take_ports(need, pieces) if need.ports else ((), [])
         view.touch(hosts)
-        self._undo.append(_Taken(hosts, rows, taken, before, bits))
+        self._undo.append(Taken(hosts, rows, taken, before, after, bits))
         return [
             Chunk(need, host, bundles, gpus[i] if gpus else (), ports[i] if ports else NO_PORTS, host == paid)
             for i, (host, bundles) in enumerate(pieces)
         ]
 
-    def _give_back(self, taken: _Taken) -> None:
+    def takes(self) -> tuple[Taken, ...]:
+        """All that was taken and not given back."""
+        return tuple(self._undo)
+
+    def _give_back(self, taken: Taken) -> None:
         view = self.view
         view.avail[:, taken.rows] += taken.amounts
         if taken.before is not None:
@@ -151,17 +142,18 @@ def pays(need: Need, bundle: int, task: int, paid: bool) -> bool:
     return task == 0 and (need.mode is not Mode.EACH or (bundle == 0 and not paid))
 
 
-def devices(need: Need, left: list[int], bundles: int, base: int, paid: bool) -> list[Shares] | None:
+def devices(view: ClusterView, need: Need, left: list[int], bundles: int, base: int, paid: bool) -> list[Shares] | None:
     """Devices of every task of some bundles, taken from one host's `left` in place; None if they are not there."""
     amount, tasks = need.gpu_rest, bundles * need.tasks
     if need.gpu_first == amount and amount % WHOLE == 0:
         each = amount // WHOLE
-        whole = [(base + device, WHOLE) for device, free in enumerate(left) if free == WHOLE][: each * tasks]
+        whole = [device for device, free in enumerate(left) if free == WHOLE][: each * tasks]
         if len(whole) < each * tasks:
             return None
-        for device, _ in whole:
-            left[device - base] = 0
-        return [(pair,) for pair in whole] if each == 1 else [tuple(whole[i : i + each]) for i in range(0, len(whole), each)]
+        for device in whole:
+            left[device] = 0
+        pairs = [view.device[base + device] for device in whole]
+        return [(pair,) for pair in pairs] if each == 1 else [tuple(pairs[i : i + each]) for i in range(0, len(pairs), each)]
     found: list[Shares] = []
     for bundle in range(bundles):
         for task in range(need.tasks):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ ENDLESS = 1 << 20
 AT_ONCE = 1_024
 """Hosts of a domain up to which its free amounts are added up on the spot."""
 FIT_LIMIT = 128
-"""Distinct needs with a vector of their own: at 100,000 hosts one takes about a megabyte."""
+"""Distinct needs with a vector of their own, at least: at 100,000 hosts one takes about a megabyte."""
+FIT_CELLS = 1 << 25
+"""On small clusters more are kept, up to so many hosts in all vectors."""
 
 
 class Rows:
@@ -120,7 +123,9 @@ class Fit:
             everything = slice(None)
             view = self.view
             rows = Rows(view, everything, view.full)
-            chosen = self.allowed & self.selection.mask(everything, rows.free, rows.gpus) if self.selection.text else self.allowed
+            chosen = (
+                self.allowed & self.selection.mask(everything, rows.free, rows.gpus) if self.selection.text else self.allowed
+            )
             self._empty = np.where(chosen, self._count(rows), 0)
         return self._empty
 
@@ -148,8 +153,13 @@ class Fit:
         offset = self.view.topology.offset
         return self._empty_sums[offset[level] : offset[level + 1]]
 
-    def refresh(self) -> None:
-        """Read what changed in the view since the last time."""
+    @property
+    def behind(self) -> int:
+        """How many entries of the view's log were not read yet; -1 if the log starts from nothing again."""
+        return len(self.view.touched) - self._seen if self._generation == self.view.generation else -1
+
+    def refresh(self, changed: Rows | None = None) -> None:
+        """Read what changed in the view since the last time: `changed`, if somebody gathered it (and perhaps more) already."""
         view = self.view
         log = view.touched
         if self._generation == view.generation and self._seen == len(log):
@@ -158,7 +168,8 @@ class Fit:
             self.cap = self._compute(Rows(view, slice(None), view.avail))
             add_up(view.topology, self.cap, self.sums)
         else:
-            changed = self.recent.since(self._seen)
+            if changed is None:
+                changed = self.recent.since(self._seen)
             now = self._compute(changed)
             delta = now - self.cap.take(changed.index)
             moved = delta.nonzero()[0]
@@ -315,6 +326,10 @@ class Fits:
         self.view = view
         self.recent = Recent(view)
         self.sums = FreeSums(self.recent)
+        self.limit = max(FIT_LIMIT, min(FIT_CELLS // max(1, view.topology.size), 8 * FIT_LIMIT))
+        """Distinct needs that are kept."""
+        self.forgotten = 0
+        """Grows when one was dropped: whoever holds compiled requests drops them, too."""
         self._fits: dict[tuple[object, ...], Fit] = {}
         self._selections: dict[str, Selection] = {}
 
@@ -330,14 +345,27 @@ class Fits:
     def get(
         self, term: TaskTerm, mode: Mode, tasks: int, ports: int = 0, lead: bool = True, excluded: tuple[str, ...] = ()
     ) -> Fit:
-        """The refreshed vector of one bundle of `tasks` tasks."""
+        """The vector of one bundle of `tasks` tasks, as it was when it was last refreshed."""
         key = (term.uses, term.select, term.order, mode, tasks, ports, lead, excluded)
         fit = self._fits.pop(key, None)
         if fit is None:
-            while len(self._fits) >= FIT_LIMIT:
+            while len(self._fits) >= self.limit:
                 del self._fits[next(iter(self._fits))]
+                self.forgotten += 1
             need = resolve(self.view, term, mode, tasks, ports, lead)
             fit = Fit(self.recent, need, self.selection(term.select), excluded)
         self._fits[key] = fit
-        fit.refresh()
         return fit
+
+    def refresh(self, fits: Sequence[Fit]) -> None:
+        """Refresh several vectors: what changed is gathered once for all of them."""
+        stale = [fit for fit in fits if fit.behind > 0]
+        if len(stale) > 1:
+            most = max(fit.behind for fit in stale)
+            if most <= self.view.topology.size:
+                changed = self.recent.since(len(self.view.touched) - most)
+                for fit in stale:
+                    fit.refresh(changed)
+                return
+        for fit in fits:
+            fit.refresh()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import islice
 
@@ -13,7 +13,7 @@ from gangflow.xce.placement.draft import Draft
 from gangflow.xce.placement.feasible import Fit, Fits
 from gangflow.xce.placement.fill import Fill, pieces_for
 from gangflow.xce.placement.grant import Placed
-from gangflow.xce.placement.need import GPUS, Mode
+from gangflow.xce.placement.need import Mode
 from gangflow.xce.placement.request import Part, TermPart
 from gangflow.xce.placement.topology import HOST_LEVEL, Ints
 
@@ -75,7 +75,15 @@ class Placer:
                 raise UnknownLevel(f"no topology level {part.pack.level!r}: the cluster has {levels}")
             if level > scope[0]:
                 return self._together(part, level, scope)
+            if part.pack.required and self._stands_elsewhere(part, level, scope):
+                self.blocked = (part, level, CLUSTER)
+                return False
         return self.inside(part, scope)
+
+    def _stands_elsewhere(self, part: Part, level: int, scope: Scope) -> bool:
+        """Whether some of it is outside the domain of `level` around a scope, which a wider packing has chosen."""
+        around = self.topology.domain_of(self.topology.hosts(*scope)[0], level)
+        return any(self.topology.domain_of(host, level) != around for host in part.held)
 
     def _together(self, part: Part, level: int, scope: Scope) -> bool:
         """In one domain of `level`; if that is only preferred, then in few."""
@@ -97,21 +105,22 @@ class Placer:
             del self.placed[placed:]
         return False
 
-    def _with_room(self, part: Part, level: int, domains: Sequence[int]) -> Iterator[int]:
+    def _with_room(self, part: Part, level: int, domains: Iterator[int]) -> Iterator[int]:
         """Those that have enough in sum for all needs of a part together: each alone may fit where both do not."""
         if len(part.demands) < 2:
             yield from domains
             return
-        row = self.fits.sums.row(part.amounts)
+        sums = self.fits.sums
+        row = sums.row(part.amounts)
         if row is None:
             return
         # Mostly the first one is it; adding it up costs less than to bring the sums of all domains up to date.
-        for domain in domains[:2]:
-            if bool((self.fits.sums.of(level, domain) >= row).all()):
+        for domain in islice(domains, 2):
+            if bool((sums.of(level, domain) >= row).all()):
                 yield domain
-        if len(domains) > 2:
-            rest = np.array(domains[2:])
-            yield from rest[(self.fits.sums.level(level)[rest] >= row).all(axis=1)].tolist()
+        rest = np.fromiter(domains, dtype=np.intp)
+        if len(rest):
+            yield from rest[(sums.level(level)[rest] >= row).all(axis=1)].tolist()
 
     def _few_domains(self, part: Part, level: int, scope: Scope) -> bool:
         """Child by child, each in one domain if it fits there, and rather in one that a sibling stands in."""
@@ -131,30 +140,54 @@ class Placer:
             return self.place(child, scope)
         return self._one_domain(child, level, scope, False, used) or self._few_domains(child, level, scope)
 
-    def candidates(self, part: Part, level: int, scope: Scope, required: bool, near: Sequence[int] = ()) -> list[int]:
+    def candidates(self, part: Part, level: int, scope: Scope, required: bool, near: Sequence[int] = ()) -> Iterator[int]:
         """Domains in which the part may fit, best first. What it already stands in binds a required packing."""
         low, high = self.topology.within(scope[0], scope[1], level)
-        ok: npt.NDArray[np.bool_] = np.ones(high - low, dtype=np.bool_)
+        ok: npt.NDArray[np.bool_] | None = None
         keys: list[Ints] = []
-        for fit, count in sorted(part.demands, key=lambda row: row[0].best):
+        for fit, count in sorted(part.demands, key=lambda row: row[0].best) if len(part.demands) > 1 else part.demands:
             fit.refresh()
             values = fit.level(level)[low:high]
-            ok &= values >= count
+            ok = values >= count if ok is None else ok & (values >= count)
             keys.append(values)
+        if ok is None:
+            ok = np.ones(high - low, dtype=np.bool_)
         held = dict.fromkeys(self.topology.domain_of(host, level) - low for host in part.held)
         if held and required:
             stand: npt.NDArray[np.bool_] = np.zeros_like(ok)
             stand[[domain for domain in held if 0 <= domain < high - low]] = True
             ok &= stand
-        found = np.flatnonzero(ok)
-        if len(found) > 1:
-            if self.view.gpu_free.shape[1] and not any(fit.need.uses_gpus for fit, _ in part.demands):
-                # Of equals, the domain whose GPUs are least: they stay free for those who need them.
-                keys.append(self.fits.sums.level(level)[low:high, self.fits.sums.column[GPUS]])
-            found = found[np.lexsort([key[found] for key in reversed(keys)])]
-        ordered: list[int] = (found + low).tolist()
+        found = ok.nonzero()[0]
+        if len(found) > 1 and self.view.gpu_free.shape[1] and not any(fit.need.uses_gpus for fit, _ in part.demands):
+            # Of equals, the domain whose GPUs are least: they stay free for those who need them.
+            keys.append(self.fits.sums.level(level)[low:high, self.view.gpu_row])
         first = dict.fromkeys((*near, *(domain + low for domain in held)))
-        return [d for d in ordered if d in first] + [d for d in ordered if d not in first] if first else ordered
+        return self._best_first(part, found, keys, low, first)
+
+    def _best_first(
+        self, part: Part, found: npt.NDArray[np.intp], keys: Sequence[Ints], low: int, first: Mapping[int, None]
+    ) -> Iterator[int]:
+        """The found domains, numbered from `low`, by the keys in turn, then by number; those of `first` before all others."""
+        best = -1
+        if len(found) and not first:
+            # Mostly the best one is it: the others are not sorted before it has failed.
+            least = found
+            for key in keys:
+                if len(least) == 1:
+                    break
+                values = key.take(least)
+                least = least[values == values.min()]
+            best = int(least[0]) + low
+            yield best
+        if len(found) < 2 and not first:
+            return
+        # What was taken to try the best one is given back: the keys are to show that.
+        self.fits.refresh([fit for fit, _ in part.demands])
+        self.fits.sums.level(0)
+        order = found[np.lexsort([key.take(found) for key in reversed(keys)])] if keys else found
+        ordered: list[int] = (order + low).tolist()
+        yield from [domain for domain in ordered if domain in first]
+        yield from [domain for domain in ordered if domain not in first and domain != best]
 
     def inside(self, part: Part, scope: Scope) -> bool:
         """Place a part in a scope that satisfies its own packing."""

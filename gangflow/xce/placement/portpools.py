@@ -44,6 +44,12 @@ class PortPools:
         """The lowest free numbers of a host's range, and their bits; nothing is taken yet. There must be so many."""
         node = self.node[host]
         left = free = self.range[host] & ~self.taken[node]
+        first = (left & -left).bit_length() - 1
+        run = ((1 << count) - 1) << first
+        if count and left & run == run:
+            # Neighbours, as nearly always.
+            first += self.base[node]
+            return list(range(first, first + count)), run
         offset, numbers = self.base[node] - 1, []
         for _ in range(count):
             low = left & -left

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gangflow.xce.core.asks import Ask, Grant, Refusal
 from gangflow.xce.core.plan import GroupPlan
 from gangflow.xce.core.state import Reason, State
+from gangflow.xce.placement.compiled import Requests
 from gangflow.xce.placement.feasible import Fits
 from gangflow.xce.placement.never import never_by
 from gangflow.xce.placement.session import PHASES, Session
@@ -18,6 +19,7 @@ class Scheduler:
 
     def __init__(self) -> None:
         self._fits: Fits | None = None
+        self._requests: Requests | None = None
 
     def decide(self, state: State, asks: Sequence[Ask]) -> tuple[Grant | Refusal, ...]:
         """One session. Grants come first, in the order in which they were made, then refusals.
@@ -29,7 +31,9 @@ class Scheduler:
             return ()
         fits = self._for_hosts(state)
         fits.view.refresh(state)
-        session = Session(fits, asks)
+        if self._requests is None or self._requests.fits is not fits:
+            self._requests = Requests(fits)
+        session = Session(self._requests, asks)
         for _, phase in PHASES:
             phase(session)
         return tuple(session.answers)

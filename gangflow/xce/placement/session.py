@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from gangflow.xce.core.asks import Ask, AskKind, Grant, Refusal, SlotAsk
 from gangflow.xce.core.state import PendCode, Reason, Task
+from gangflow.xce.placement.compiled import Request, Requests
 from gangflow.xce.placement.explain import explain
 from gangflow.xce.placement.feasible import Fits
 from gangflow.xce.placement.grant import slot_tasks
 from gangflow.xce.placement.never import never_part
 from gangflow.xce.placement.pack import Blocked, Heed, Placer, UnknownLevel
-from gangflow.xce.placement.request import Part, compile_ask, least_of, prefers, shape_of
+from gangflow.xce.placement.request import least_of
 from gangflow.xce.placement.snapshot import ClusterView
 
 SESSION_WORK = 4_096
@@ -24,21 +25,21 @@ SlotKey = tuple[str, int]
 SlotKeys = tuple[SlotKey, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Failed:
     """An attempt that did not fit: what was tried, for the phase that says why."""
 
-    request: Part
+    request: Request
     blocked: Blocked | None
-    shape: tuple[object, ...]
 
 
 class Session:
     """The view, the asks, and what has been answered so far."""
 
-    def __init__(self, fits: Fits, asks: Sequence[Ask], work: int = SESSION_WORK) -> None:
-        self.view: ClusterView = fits.view
-        self.fits = fits
+    def __init__(self, requests: Requests, asks: Sequence[Ask], work: int = SESSION_WORK) -> None:
+        self.requests = requests
+        self.fits = requests.fits
+        self.view: ClusterView = requests.fits.view
         self.asks = asks
         self.work = work
         self.waiting: dict[AskKind, list[Ask]] = {}
@@ -47,10 +48,12 @@ class Session:
         self.unexplained: list[tuple[Ask, SlotKeys, Failed | Reason]] = []
         self.stands: dict[str, list[tuple[str, str]]] = {}
         """(member, host) of what this session placed, per group: a group's later asks keep to it."""
-        self.failed: dict[tuple[object, ...], Failed] = {}
-        """Shapes that do not fit: within a session nothing comes free, so an equal ask is not tried again."""
+        self.failed: dict[Request | tuple[object, ...], Failed] = {}
+        """Requests, and shapes, that do not fit: within a session nothing comes free, so an equal ask is not tried again."""
         self.last = ""
         """The group that was tried last: whoever is not reached waits behind it."""
+        self.late: Reason | None = None
+        """What those are told who are not reached."""
 
 
 def order_key(ask: Ask) -> tuple[int, int, int, str]:
@@ -87,22 +90,25 @@ def place_surplus(session: Session) -> None:
 
 def note_reasons(session: Session) -> None:
     """Phase 8: why each refused ask waits, as things stand after everything was placed."""
-    found: dict[tuple[object, ...], Reason] = {}
-    answers: dict[tuple[str, AskKind, Reason], list[SlotKey]] = {}
+    found: dict[tuple[str, Failed], Reason] = {}
+    # Reasons are compared by identity: `found` has each of them once, and hashing them would cost more than all the rest.
+    answers: dict[tuple[str, AskKind, int], tuple[Reason, SlotKeys]] = {}
     for ask, keys, failed in session.unexplained:
         if isinstance(failed, Reason):
             reason = failed
         else:
             # A group that holds nothing itself gets the same answer as any other of its shape.
             who = ask.group if ask.held or ask.kind is not AskKind.MINIMUM else ""
-            shape = (who, *failed.shape)
-            if shape not in found:
-                never = None if ask.excluded else never_part(session.fits, failed.request)
-                found[shape] = never or explain(session.fits, failed.request, ask.group, failed.blocked)
-            reason = found[shape]
-        answers.setdefault((ask.group, ask.kind, reason), []).extend(keys)
-    for (group, _, reason), slots in answers.items():
-        session.answers.append(Refusal(group, reason, tuple(slots)))
+            known = found.get((who, failed))
+            if known is None:
+                part = failed.request.part
+                never = None if ask.excluded else never_part(session.fits, part)
+                known = found[who, failed] = never or explain(session.fits, part, ask.group, failed.blocked)
+            reason = known
+        key = (ask.group, ask.kind, id(reason))
+        answers[key] = (reason, answers[key][1] + keys if key in answers else keys)
+    for (group, _, _), (reason, slots) in answers.items():
+        session.answers.append(Refusal(group, reason, slots))
 
 
 PHASES: tuple[tuple[int, Callable[[Session], None]], ...] = (
@@ -120,7 +126,9 @@ def _whole(session: Session, ask: Ask) -> None:
     if isinstance(outcome, tuple):
         session.answers.append(Grant(ask.group, outcome))
     else:
-        session.unexplained.append((ask, tuple((slot.member, slot.index) for slot in ask.slots), outcome))
+        known = session.view.topology.size
+        keys = session.requests.whole(ask).keys if known else tuple((slot.member, slot.index) for slot in ask.slots)
+        session.unexplained.append((ask, keys, outcome))
 
 
 def _one_by_one(session: Session, ask: Ask) -> None:
@@ -142,39 +150,45 @@ def attempt(session: Session, ask: Ask, slots: tuple[SlotAsk, ...]) -> tuple[Gra
     view = session.view
     if not view.topology.size:
         return Reason(PendCode.WAITING_CAPACITY, "the cluster has no hosts yet", tuple(least_of(slots).items()))
-    request = compile_ask(session.fits, ask, slots, session.stands.get(ask.group, ()))
-    shape = shape_of(request) if session.failed else None
-    if shape is not None and shape in session.failed:
-        return session.failed[shape]
+    stands = session.stands.get(ask.group)
+    if slots is ask.slots and not stands:
+        request = session.requests.whole(ask)
+    else:
+        request = session.requests.part(ask, slots, stands or ())
+    failed = session.failed.get(request) or session.failed.get(request.shape) if session.failed else None
+    if failed is not None:
+        return failed
     if session.work <= 0:
-        text = f"not reached in this session, which ended after {session.last}"
-        return Reason(PendCode.WAITING_TURN, text, blocker=session.last)
+        if session.late is None:
+            text = f"not reached in this session, which ended after {session.last}"
+            session.late = Reason(PendCode.WAITING_TURN, text, blocker=session.last)
+        return session.late
     session.work -= 1
     session.last = ask.group
+    session.fits.refresh(request.fits)
     try:
         placer = _placed(session.fits, request)
     except UnknownLevel as error:
         return Reason(PendCode.MISCONFIGURED, str(error))
     if not placer.done:
-        shape = shape_of(request)
-        failed = session.failed[shape] = Failed(request, placer.blocked, shape)
+        failed = session.failed[request] = session.failed[request.shape] = Failed(request, placer.blocked)
         return failed
     tasks = slot_tasks(view, placer.placed)
     tasks_on: dict[int, int] = {}
     for _, _, _, chunk in placer.placed:
         tasks_on[chunk.host] = tasks_on.get(chunk.host, 0) + chunk.bundles * chunk.need.tasks
-    view.expect(ask.group, tasks, tasks_on)
+    view.expect(ask.group, tasks, tasks_on, placer.draft.takes())
     if ask.pack is not None or ask.pack_members:
         session.stands.setdefault(ask.group, []).extend((key[0], task.host) for key, found in tasks.items() for task in found)
     return tuple((slot.member, slot.index, tasks[slot.member, slot.index]) for slot in slots)
 
 
-def _placed(fits: Fits, request: Part) -> Placer:
+def _placed(fits: Fits, request: Request) -> Placer:
     """With every packing; if that fails, with the required ones only, so that no preference keeps a group waiting."""
     placer = Placer(fits)
-    if all(fit.total >= count for fit, count in request.demands):
-        for heed in (Heed.ALL, Heed.REQUIRED) if prefers(request) else (Heed.ALL,):
+    if all(fit.total >= count for fit, count in request.part.demands):
+        for heed in (Heed.ALL, Heed.REQUIRED) if request.prefers else (Heed.ALL,):
             placer = Placer(fits, heed)
-            if placer.try_whole(request):
+            if placer.try_whole(request.part):
                 break
     return placer

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
 from operator import is_not
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,21 @@ STRETCH = 64
 """Groups that are first compared at once."""
 
 Booked = dict[tuple[str, int], tuple[Task, ...]]
+
+
+class Taken(NamedTuple):
+    """What a draft took from some hosts at once."""
+
+    hosts: list[int]
+    rows: npt.NDArray[np.intp]
+    """The same as an index array."""
+    amounts: Ints
+    """As `ClusterView.avail`, of these hosts."""
+    before: npt.NDArray[np.int32] | None
+    after: npt.NDArray[np.int32] | None
+    """The hosts' devices, if it took any."""
+    bits: list[tuple[int, int]]
+    """Port numbers of each host, as bits."""
 
 
 class ClusterView:
@@ -46,6 +62,8 @@ class ClusterView:
         self.gpu_base = [fact.gpu_first for fact in topology.facts]
         """The number of each host's first device on its node."""
         width = int(self.gpu_count.max(initial=0))
+        self.device: list[tuple[int, int]] = [(number, WHOLE) for number in range(max(self.gpu_base, default=0) + width)]
+        """Each device as a whole, by its number on its node: tasks share these."""
         self.gpu_capacity: npt.NDArray[np.int32] = np.where(np.arange(width) < self.gpu_count[:, None], WHOLE, 0).astype(
             np.int32
         )
@@ -74,6 +92,8 @@ class ClusterView:
         """What the arrays account for, per group and slot."""
         self.holders: dict[str, dict[int, int]] = {}
         """Per group: how many tasks it has on each host."""
+        self.granted: dict[str, tuple[Taken, ...]] = {}
+        """Groups whose bookings are exactly what was taken for them, and that: they are given back at once."""
         self._expected: dict[str, None] = {}
         self._hosts: Mapping[str, Host] = {}
         self._groups: Mapping[str, Group] = {}
@@ -105,11 +125,15 @@ class ClusterView:
         for gid in expected:
             self._reconcile(gid, state.groups.get(gid))
 
-    def expect(self, gid: str, granted: Booked, tasks_on: Mapping[int, int]) -> None:
+    def expect(self, gid: str, granted: Booked, tasks_on: dict[int, int], takes: tuple[Taken, ...]) -> None:
         """Note a grant whose amounts are already taken from the arrays; the next `refresh` checks that it came true.
 
-        `tasks_on` has the number of tasks per host.
+        `tasks_on` has the number of tasks per host, `takes` is how they were taken.
         """
+        if gid not in self.booked:
+            self.granted[gid] = takes
+        elif gid in self.granted:
+            self.granted[gid] += takes
         self.booked.setdefault(gid, {}).update(granted)
         self._expected[gid] = None
         self._hold(gid, tasks_on, 1)
@@ -136,7 +160,11 @@ class ClusterView:
 
     def _reconcile(self, gid: str, group: Group | None) -> None:
         """Make what is booked for a group equal to what its slots hold."""
-        booked = self.booked.get(gid, {})
+        booked = self.booked.get(gid)
+        if group is None and booked is not None and gid in self.granted:
+            self._give_back(gid)
+            return
+        booked = booked or {}
         slots = group.slots if group is not None else {}
         gone: list[Task] = []
         came: list[Task] = []
@@ -153,6 +181,8 @@ class ClusterView:
                 booked[key] = slot.tasks
             else:
                 booked.pop(key, None)
+        if gone or came:
+            self.granted.pop(gid, None)
         if gone:
             self._account(gid, gone, 1)
         if came:
@@ -161,6 +191,25 @@ class ClusterView:
             self.booked[gid] = booked
         else:
             self.booked.pop(gid, None)
+
+    def _give_back(self, gid: str) -> None:
+        """All of a group at once, as it was taken."""
+        for taken in self.granted.pop(gid):
+            rows = taken.rows
+            counters = self.avail[: self.gpu_row]
+            counters[:, rows] += taken.amounts[: self.gpu_row]
+            if taken.before is not None and taken.after is not None:
+                # Others may have changed these devices since: the difference is given back, and whole ones are counted anew.
+                self.gpu_free[rows] += taken.before - taken.after
+                gpus = self.gpu_free.take(rows, axis=0)
+                self.avail[self.gpu_row, rows] = np.add.reduce(gpus, axis=1)
+                self.avail[self.whole_row, rows] = np.add.reduce(gpus == WHOLE, axis=1)
+            for row, bits in taken.bits:
+                changed = self.ports.change(row, bits, False)
+                if len(changed) > 1:
+                    self.touch(changed)
+            self.touch(taken.hosts)
+        del self.booked[gid], self.holders[gid]
 
     def _account(self, gid: str, tasks: Sequence[Task], sign: int) -> None:
         """Give a group's allocations back (+1) or take them (-1). Amounts on hosts that do not exist are nobody's."""
@@ -218,7 +267,9 @@ class ClusterView:
 
     def _hold(self, gid: str, tasks_on: Mapping[int, int], sign: int) -> None:
         """Count the tasks that a group has on hosts, up or down."""
-        held = self.holders.setdefault(gid, {})
+        held = self.holders.get(gid)
+        if held is None:
+            held = self.holders[gid] = {}
         for row, tasks in tasks_on.items():
             count = held.get(row, 0) + sign * tasks
             if count:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gangflow.xce.core.asks import Grant, Refusal
+from gangflow.xce.core.asks import AskKind, Grant, Refusal
 from gangflow.xce.core.plan import Pack, Per, TaskTerm, Use
 from gangflow.xce.core.state import PendCode
 from gangflow.xce.placement import Scheduler
@@ -199,3 +199,13 @@ def test_a_large_flat_cluster_is_searched_in_chunks() -> None:
     assert len({*hosts_of(answer)}) == 299
     (last,) = scheduler.decide(adopt(state, [answer]), [ask("g2", slots("r", 2, term(cpu=1)))])
     assert {*hosts_of(last)}.isdisjoint(hosts_of(answer))
+
+
+def test_a_wider_preference_never_overrules_where_a_required_pack_already_stands() -> None:
+    state = cluster(host("a", "b0", cpu=2), host("b", "b1", cpu=2), levels=("block",))
+    wanted = slots("r", 2, term(2, cpu=1))
+    packs = {"pack": Pack("block"), "pack_members": (("r", Pack("block", True)),)}
+    granted, refused = Scheduler().decide(state, [ask("g1", wanted, AskKind.SURPLUS, **packs)])
+    assert hosts_of(granted) == ["a", "a"]
+    assert isinstance(refused, Refusal)
+    assert (refused.reason.code, refused.reason.domain) == (PendCode.WAITING_TOPOLOGY, "b0")

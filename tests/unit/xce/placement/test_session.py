@@ -10,6 +10,7 @@ from gangflow.xce.core.asks import Ask, AskKind, Grant, Refusal
 from gangflow.xce.core.plan import Pack
 from gangflow.xce.core.state import HostState, PendCode
 from gangflow.xce.placement import Scheduler
+from gangflow.xce.placement.compiled import Requests
 from gangflow.xce.placement.feasible import Fits
 from gangflow.xce.placement.session import PHASES, Session
 from gangflow.xce.placement.snapshot import ClusterView
@@ -203,7 +204,7 @@ def test_who_is_not_reached_in_a_session_waits_for_its_turn() -> None:
     state = cluster(host("a", cpu=8))
     view = ClusterView(state.hosts, state.levels)
     view.refresh(state)
-    session = Session(Fits(view), [ask(f"g{i}", slots("m", 1, term(cpu=1))) for i in range(1, 4)], work=2)
+    session = Session(Requests(Fits(view)), [ask(f"g{i}", slots("m", 1, term(cpu=1))) for i in range(1, 4)], work=2)
     for _, phase in PHASES:
         phase(session)
     *granted, last = session.answers
