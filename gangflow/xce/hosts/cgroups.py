@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -27,10 +28,10 @@ class TaskGroup:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def entering(self) -> tuple[str, ...]:
-        """The command prefix by which a process enters before it does anything else. We could move it from outside, but that
-        takes the kernel up to 10 ms, in which it may fork."""
-        return ("/bin/sh", "-c", 'echo 0 2>/dev/null >"$0"; exec "$@"', str(self.path / "cgroup.procs"))
+    def take(self, pids: Sequence[int]) -> None:
+        """Move processes in; what they fork from then on is born inside. One that has ended is passed over."""
+        for pid in pids:
+            _write(self.path / "cgroup.procs", str(pid))
 
     def processes(self) -> list[int]:
         """Everything in it and below it."""

@@ -82,6 +82,7 @@ class TaskKeeper:
         self._tasks.mkdir(mode=0o700, exist_ok=True)
         self._retention = records.Retention(self._tasks, KEEP_FOLDERS, KEEP_BYTES)
         self._disk = ThreadPoolExecutor(1, "disk")
+        self._moves = ThreadPoolExecutor(1, "groups")
         self._boots = 1
         self._entries: dict[TaskKey, Entry] = {}
         self._tombs: OrderedDict[TaskKey, TaskExited] = OrderedDict()
@@ -223,7 +224,6 @@ class TaskKeeper:
             self._spawn(entry, entry.prepared)
 
     def _spawn(self, entry: Entry, prepared: Prepared) -> None:
-        group = self.groups.task()
         try:
             run = Run(
                 entry.task,
@@ -232,13 +232,10 @@ class TaskKeeper:
                 entry.launch,
                 prepared,
                 self._mark(entry.task),
-                group,
                 self,
                 self.outbox.add,
             )
         except OSError as error:
-            if group is not None:
-                group.remove()
             self._drop(entry)
             self._bury(TaskExited(entry.task, entry.host, Cause.START_FAILED, message=f"cannot be started: {error}"))
             return
@@ -247,11 +244,19 @@ class TaskKeeper:
         record = records.Record(entry.task, entry.host, run.pid)
         # A moment later, so that it does not slow down the starts of the same order. Until then a crash of the agent tells the
         # controller as much: it finds the task missing.
-        entry.noting = asyncio.get_running_loop().call_later(
-            RECORD_DELAY_S, self._disk.submit, _quietly, records.write, run.folder, record
-        )
+        entry.noting = asyncio.get_running_loop().call_later(RECORD_DELAY_S, self._settle, run, record)
         self.outbox.add(TaskStarted(entry.task, entry.host, run.pid))
         self._follow(self._to_the_end(entry, run))
+
+    def _settle(self, run: Run, record: records.Record) -> None:
+        """A started task goes on record and into a control group of its own."""
+        self._disk.submit(_quietly, records.write, run.folder, record)
+        group = self.groups.task()
+        if group is not None:
+            self._follow(run.join(group, self._in_group_thread))
+
+    async def _in_group_thread(self, work: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._moves, work)
 
     async def _to_the_end(self, entry: Entry, run: Run) -> None:
         ended = await run.follow()
@@ -309,6 +314,7 @@ class TaskKeeper:
         self.census.close()
         self.groups.remove()
         self._disk.shutdown(wait=True)
+        self._moves.shutdown(wait=True)
 
     # --- logs, faults, upkeep ---------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import os
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
 from gangflow.xce.core.effects import Launch
@@ -21,7 +21,7 @@ from gangflow.xce.hosts.exits import Ending, classify, died_of_memory
 from gangflow.xce.hosts.outbox import TaskReport
 from gangflow.xce.hosts.preparing import Prepared
 from gangflow.xce.hosts.proctree import PidStart, Process, belonging, kill, read_stat
-from gangflow.xce.hosts.settings import LEFTOVER_GRACE_S, VERIFY_PERIODS_S
+from gangflow.xce.hosts.settings import JOIN_LOOKS, LEFTOVER_GRACE_S, VERIFY_PERIODS_S
 
 
 class Machine(Protocol):
@@ -47,7 +47,6 @@ class Run:
         launch: Launch,
         prepared: Prepared,
         mark: str,
-        group: TaskGroup | None,
         machine: Machine,
         report: Callable[[TaskReport], None],
     ) -> None:
@@ -56,7 +55,7 @@ class Run:
         self.folder = prepared.folder
         self._launch = launch
         self._mark = mark
-        self._group = group
+        self._group: TaskGroup | None = None
         self._machine = machine
         self._report = report
         self._environment = prepared.environment
@@ -72,7 +71,7 @@ class Run:
         self._known: set[PidStart] = set()
         self._ended = False
         self.pid = spawn(
-            _wrapped(group, prepared.argv),
+            (*kernel.death_wrapper(), *prepared.argv),
             environment=prepared.environment,
             cwd=prepared.cwd,
             stdout=prepared.stdout,
@@ -115,6 +114,23 @@ class Run:
         """Look who belongs to it now, and remember."""
         await self._tree()
 
+    async def join(self, group: TaskGroup, in_thread: Callable[[Callable[[], None]], Awaitable[None]]) -> None:
+        """Move the tree into a control group, a moment after its start.
+
+        The kernel takes up to 10 ms for a move, and no process of the machine can fork meanwhile: on the way to its start
+        each task would hold up the next. What a task forks and orphans before this is found as without control groups.
+        """
+        for _ in range(JOIN_LOOKS):
+            inside = group.processes()
+            outside = [pid for pid in {self.pid, *await self._tree()} if pid not in inside]
+            if self._exit.done() or not outside:
+                break
+            await in_thread(lambda pids=tuple(outside): group.take(pids))  # type: ignore[misc]
+        if self._ended:
+            group.remove()
+        else:
+            self._group = group
+
     # --- its life ---------------------------------------------------------------------------------------------------
 
     async def follow(self) -> TaskExited:
@@ -147,8 +163,7 @@ class Run:
 
     async def _ask_to_end(self) -> None:
         """SIGTERM to the process group."""
-        if self._group is None:
-            await self._tree()  # who belongs is plain to see now, and may not be once parents have ended
+        await self._tree()  # who belongs is plain to see now, and may not be once parents have ended
         self._signal_group(signal.SIGTERM)
         self._signal_group(signal.SIGCONT)  # a stopped task would never see it
 
@@ -172,9 +187,9 @@ class Run:
         for attempt in itertools.count():
             left = await self._tree()
             if not left and not self._live_in_group():
-                # Without a control group a fork may have slipped between two directory entries: two looks decide.
+                # A fork may have slipped between two directory entries: two looks decide.
                 empty += 1
-                if empty == 2 or self._group is not None:
+                if empty == 2:
                     return
                 continue
             empty = 0
@@ -195,7 +210,7 @@ class Run:
 
     async def _tree(self) -> dict[int, Process]:
         processes = await self._machine.census.look()
-        members = self._writers(processes) if self._group is None else self._group.processes()
+        members = self._writers(processes) + ([] if self._group is None else self._group.processes())
         tree = belonging(processes, self._mark.__eq__, leader=self.pid, known=self._known, members=members)
         # What has ended is forgotten: a task may go through many thousand processes.
         self._known = {process.key for process in tree.values()}
@@ -252,7 +267,7 @@ class Run:
     async def _run_probe(self, command: tuple[str, ...], seconds: float) -> str:
         """An exec probe: a short process of the task's own tree, so it ends with the task at the latest."""
         try:
-            pid = spawn(_wrapped(self._group, command), environment=self._environment, cwd=self._cwd)
+            pid = spawn((*kernel.death_wrapper(), *command), environment=self._environment, cwd=self._cwd)
         except OSError as error:
             return f"{' '.join(command)}: {error.strerror}"
         done = self._machine.children.expect(pid)
@@ -272,7 +287,3 @@ class Run:
 
 def _pause(attempt: int) -> float:
     return VERIFY_PERIODS_S[min(attempt, len(VERIFY_PERIODS_S) - 1)]
-
-
-def _wrapped(group: TaskGroup | None, argv: tuple[str, ...]) -> tuple[str, ...]:
-    return (*(() if group is None else group.entering()), *kernel.death_wrapper(), *argv)

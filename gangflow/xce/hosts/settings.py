@@ -28,7 +28,9 @@ LEFTOVER_GRACE_S = 1.0
 VERIFY_PERIODS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 """Pauses between two looks at a tree that should be gone; the last one repeats for as long as it takes."""
 RECORD_DELAY_S = 0.2
-"""After its start, until a task is on record."""
+"""After its start, until a task is on record, and in its control group."""
+JOIN_LOOKS = 4
+"""Looks at a tree until all of it is in its control group; a tree that forks faster than that keeps a part outside."""
 DISK_WAIT_S = 2.0
 """A report waits this long for its record on disk, then goes out all the same: a slow disk stops no member."""
 OOM_MEMORY = 10
