@@ -47,13 +47,13 @@ class Requests:
             return known[1]
         request = self.part(ask, ask.slots)
         if len(self._asks) >= ASKS_KEPT:
-            self._asks.clear()
+            del self._asks[next(iter(self._asks))]
         self._asks[id(ask)] = (ask, request)
         return request
 
     def part(self, ask: Ask, slots: Sequence[SlotAsk], granted: Sequence[tuple[str, str]] = ()) -> Request:
         """Some slots of an ask; `granted` are (member, host) of slots that this session placed already."""
-        if self._forgotten != self.fits.forgotten or len(self._requests) >= REQUESTS_KEPT:
+        if self._forgotten != self.fits.forgotten:
             self._requests.clear()
             self._asks.clear()
             self._forgotten = self.fits.forgotten
@@ -64,6 +64,8 @@ class Requests:
             keys = tuple((slot.member, slot.index) for slot in slots)
             found = Request(part, tuple(dict(part.demands)), shape_of(part), keys, prefers(part))
             if self._forgotten == self.fits.forgotten:
+                if len(self._requests) >= REQUESTS_KEPT:
+                    del self._requests[next(iter(self._requests))]
                 self._requests[key] = found
         return found
 

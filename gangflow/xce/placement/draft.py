@@ -9,9 +9,9 @@ import numpy as np
 
 from gangflow.xce.placement.need import Mode, Need
 from gangflow.xce.placement.snapshot import WHOLE, ClusterView, Taken
-from gangflow.xce.placement.topology import Ints
 
 Shares = tuple[tuple[int, int], ...]
+PICKS_KEPT = 1 << 14
 NO_PORTS: tuple[int, ...] = ()
 
 
@@ -147,13 +147,21 @@ def devices(view: ClusterView, need: Need, left: list[int], bundles: int, base: 
     amount, tasks = need.gpu_rest, bundles * need.tasks
     if need.gpu_first == amount and amount % WHOLE == 0:
         each = amount // WHOLE
+        key = (base, each, tasks, *left)
+        known = view.picks.get(key)
+        if known is not None:
+            left[:], shares_of = known
+            return shares_of
         whole = [device for device, free in enumerate(left) if free == WHOLE][: each * tasks]
         if len(whole) < each * tasks:
             return None
         for device in whole:
             left[device] = 0
         pairs = [view.device[base + device] for device in whole]
-        return [(pair,) for pair in pairs] if each == 1 else [tuple(pairs[i : i + each]) for i in range(0, len(pairs), each)]
+        shares_of = [tuple(pairs[i : i + each]) for i in range(0, len(pairs), each)]
+        if len(view.picks) < PICKS_KEPT:
+            view.picks[key] = (left.copy(), shares_of)
+        return shares_of
     found: list[Shares] = []
     for bundle in range(bundles):
         for task in range(need.tasks):

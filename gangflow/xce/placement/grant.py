@@ -11,7 +11,6 @@ from gangflow.xce.core.state import Task
 from gangflow.xce.placement.draft import Chunk, pays
 from gangflow.xce.placement.snapshot import ClusterView
 
-
 Amounts = tuple[tuple[str, int], ...]
 Shares = tuple[tuple[int, int], ...]
 _PLACED = tuple((getattr(Task, field.name).__set__, field.default) for field in fields(Task)[5:])

@@ -105,22 +105,20 @@ class Placer:
             del self.placed[placed:]
         return False
 
-    def _with_room(self, part: Part, level: int, domains: Iterator[int]) -> Iterator[int]:
+    def _with_room(self, part: Part, level: int, batches: Iterator[Sequence[int]]) -> Iterator[int]:
         """Those that have enough in sum for all needs of a part together: each alone may fit where both do not."""
-        if len(part.demands) < 2:
-            yield from domains
-            return
-        sums = self.fits.sums
-        row = sums.row(part.amounts)
-        if row is None:
-            return
-        # Mostly the first one is it; adding it up costs less than to bring the sums of all domains up to date.
-        for domain in islice(domains, 2):
-            if bool((sums.of(level, domain) >= row).all()):
-                yield domain
-        rest = np.fromiter(domains, dtype=np.intp)
-        if len(rest):
-            yield from rest[(sums.level(level)[rest] >= row).all(axis=1)].tolist()
+        row = self.fits.sums.row(part.amounts) if len(part.demands) > 1 else None
+        for domains in batches:
+            if row is None:
+                yield from domains if len(part.demands) < 2 else ()
+            elif len(domains) > 2:
+                among = np.array(domains, dtype=np.intp)
+                yield from among[(self.fits.sums.level(level)[among] >= row).all(axis=1)].tolist()
+            else:
+                # Adding one up costs less than to bring the sums of all domains up to date.
+                for domain in domains:
+                    if bool((self.fits.sums.of(level, domain) >= row).all()):
+                        yield domain
 
     def _few_domains(self, part: Part, level: int, scope: Scope) -> bool:
         """Child by child, each in one domain if it fits there, and rather in one that a sibling stands in."""
@@ -140,8 +138,10 @@ class Placer:
             return self.place(child, scope)
         return self._one_domain(child, level, scope, False, used) or self._few_domains(child, level, scope)
 
-    def candidates(self, part: Part, level: int, scope: Scope, required: bool, near: Sequence[int] = ()) -> Iterator[int]:
-        """Domains in which the part may fit, best first. What it already stands in binds a required packing."""
+    def candidates(
+        self, part: Part, level: int, scope: Scope, required: bool, near: Sequence[int] = ()
+    ) -> Iterator[Sequence[int]]:
+        """Domains in which the part may fit, best first, in batches. What it already stands in binds a required packing."""
         low, high = self.topology.within(scope[0], scope[1], level)
         ok: npt.NDArray[np.bool_] | None = None
         keys: list[Ints] = []
@@ -166,7 +166,7 @@ class Placer:
 
     def _best_first(
         self, part: Part, found: npt.NDArray[np.intp], keys: Sequence[Ints], low: int, first: Mapping[int, None]
-    ) -> Iterator[int]:
+    ) -> Iterator[Sequence[int]]:
         """The found domains, numbered from `low`, by the keys in turn, then by number; those of `first` before all others."""
         best = -1
         if len(found) and not first:
@@ -178,7 +178,7 @@ class Placer:
                 values = key.take(least)
                 least = least[values == values.min()]
             best = int(least[0]) + low
-            yield best
+            yield (best,)
         if len(found) < 2 and not first:
             return
         # What was taken to try the best one is given back: the keys are to show that.
@@ -186,8 +186,8 @@ class Placer:
         self.fits.sums.level(0)
         order = found[np.lexsort([key.take(found) for key in reversed(keys)])] if keys else found
         ordered: list[int] = (order + low).tolist()
-        yield from [domain for domain in ordered if domain in first]
-        yield from [domain for domain in ordered if domain not in first and domain != best]
+        yield [domain for domain in ordered if domain in first]
+        yield [domain for domain in ordered if domain not in first and domain != best]
 
     def inside(self, part: Part, scope: Scope) -> bool:
         """Place a part in a scope that satisfies its own packing."""

@@ -48,6 +48,9 @@ class Part:
     @property
     def hardness(self) -> tuple[int, int]:
         """Small is hard: how many of its bundles fit on the best empty host, and how often what it needs is there now."""
+        if len(self.demands) == 1:
+            ((fit, count),) = self.demands
+            return fit.best, fit.total // max(1, count)
         return min(((fit.best, fit.total // max(1, count)) for fit, count in self.demands), default=(0, 0))
 
 

@@ -155,6 +155,7 @@ def attempt(session: Session, ask: Ask, slots: tuple[SlotAsk, ...]) -> tuple[Gra
         request = session.requests.whole(ask)
     else:
         request = session.requests.part(ask, slots, stands or ())
+    keys = request.keys
     failed = session.failed.get(request) or session.failed.get(request.shape) if session.failed else None
     if failed is not None:
         return failed
@@ -180,7 +181,7 @@ def attempt(session: Session, ask: Ask, slots: tuple[SlotAsk, ...]) -> tuple[Gra
     view.expect(ask.group, tasks, tasks_on, placer.draft.takes())
     if ask.pack is not None or ask.pack_members:
         session.stands.setdefault(ask.group, []).extend((key[0], task.host) for key, found in tasks.items() for task in found)
-    return tuple((slot.member, slot.index, tasks[slot.member, slot.index]) for slot in slots)
+    return tuple([(key[0], key[1], tasks[key]) for key in keys])
 
 
 def _placed(fits: Fits, request: Request) -> Placer:

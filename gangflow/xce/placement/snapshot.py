@@ -64,6 +64,8 @@ class ClusterView:
         width = int(self.gpu_count.max(initial=0))
         self.device: list[tuple[int, int]] = [(number, WHOLE) for number in range(max(self.gpu_base, default=0) + width)]
         """Each device as a whole, by its number on its node: tasks share these."""
+        self.picks: dict[tuple[int, ...], tuple[list[int], list[tuple[tuple[int, int], ...]]]] = {}
+        """Which whole devices are taken from a host, and what is left: by what was there, as there are few different cases."""
         self.gpu_capacity: npt.NDArray[np.int32] = np.where(np.arange(width) < self.gpu_count[:, None], WHOLE, 0).astype(
             np.int32
         )
@@ -77,7 +79,7 @@ class ClusterView:
         self.full[self.whole_row] = self.gpu_count
         self.full[self.port_row] = [fact.port_count for fact in topology.facts]
         self.avail: Ints = self.full.copy()
-        """What is free, a row for each counter, then thousandths of GPUs, whole devices, port numbers; a column for each host."""
+        """What is free: a row for each counter, then thousandths of GPUs, whole devices, ports; a column for each host."""
         self.free: Ints = self.avail[: self.gpu_row].T
         """The counters of `avail`, a row for each host: the same memory."""
         self.ports = PortPools(topology, self.avail[self.port_row])
