@@ -66,6 +66,11 @@ class Home:
         return (self.path / "controller.json").exists() or self.uses_ray
 
     @property
+    def left_behind(self) -> bool:
+        """Whether an agent was never ended in order: it, and members, may run without a controller."""
+        return any((self.path / "nodes").glob("*/agent.sock"))
+
+    @property
     def uses_ray(self) -> bool:
         """Whether a Ray cluster was started for it, or joined."""
         return (self.path / "ray.json").exists()

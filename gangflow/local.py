@@ -112,8 +112,7 @@ class LocalCluster:
                 raise SetupError(f"the cluster in {self.home.path} did not end within {STOP_S} s") from error
 
     def _revive(self) -> psutil.Process | None:
-        sockets = list((self.home.path / "nodes").glob("*/agent.sock"))
-        if not sockets:
+        if not self.home.left_behind:
             return None
         with contextlib.suppress(JournalLocked):  # Its own supervisor was faster, and it is on its way up.
             LocalCluster.start(self.home, None)

@@ -32,7 +32,7 @@ def take_down(console: Console, home: Path | None, every: bool) -> None:
     for place in places:
         if not place.used:
             raise SetupError(f"no cluster has ever run in {place.path}")
-        if every and not (place.alive or place.uses_ray):
+        if every and not (place.alive or place.uses_ray or place.left_behind):
             continue
         try:
             clusters.stop_cluster(place)

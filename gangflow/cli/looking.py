@@ -36,6 +36,15 @@ def show_status(console: Console, group: str, address: str) -> None:
     shown = 0
     for home in homes():
         if not home.alive:
+            if home.left_behind and not home.uses_ray:
+                console.print(
+                    f"{home.path}: its controller is gone, and members may run on;"
+                    f" `gangflow up --home {home.path}` goes on with them, `gangflow down --home {home.path}` ends them",
+                    markup=False,
+                    highlight=False,
+                    soft_wrap=True,
+                )
+                shown += 1
             continue
         try:
             with home.client(patience=1) as client:

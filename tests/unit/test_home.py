@@ -92,3 +92,12 @@ def test_what_is_not_there_is_said() -> None:
     _used(home, os.getpid())
     (home.path / "token").write_text("secret\n")
     assert (home.url, home.token) == ("http://127.0.0.1:1", "secret")
+
+
+def test_an_agent_that_was_not_ended_in_order_is_left_behind() -> None:
+    home = new_home("crashed")
+    assert not home.left_behind
+    (home.path / "nodes/local").mkdir(parents=True)
+    assert not home.left_behind
+    (home.path / "nodes/local/agent.sock").touch()
+    assert home.left_behind

@@ -98,6 +98,11 @@ def _members(root: OwnRoot) -> list[str]:
     return [each.command for each in processes(root.path) if "XCE_MEMBER" in each.environment]
 
 
+def _shells(root: OwnRoot) -> list[int]:
+    """The main processes of `SPEC`'s members."""
+    return [each.pid for each in processes(root.path) if "XCE_MEMBER" in each.environment and each.command.startswith("sh -c")]
+
+
 def _nothing_is_left(root: OwnRoot) -> None:
     until(lambda: not processes(root.path), lambda: [each.command for each in processes(root.path)])
 
@@ -214,6 +219,25 @@ def test_a_killed_command_leaves_a_run_that_down_finds(root: OwnRoot, folder: Pa
     assert _members(root)
     gangflow("status", "tiny")
     gangflow("down", "--all")
+    _nothing_is_left(root)
+
+
+def test_members_without_a_controller_are_found(root: OwnRoot, folder: Path) -> None:
+    """Supervisor and controller are killed: the members run on, `status` says so, `up` goes on with them, `down` ends them."""
+    gangflow("run", "my.yaml", "--runtime", "local", "--detach", cwd=folder)
+    home = _home(root)
+    (member,) = until(lambda: _shells(root), "the member runs")
+    for each in [each for each in processes(home.path) if "gangflow.xce.serve" in each.command]:
+        os.kill(each.pid, signal.SIGKILL)
+    until(lambda: not home.alive, "no controller")
+    assert f"{home.path}: its controller is gone, and members may run on" in gangflow("status")
+    gangflow("up", "--home", str(home.path), "--runtime", "local")
+    assert re.search(r"a\[0\] +(READY|RUNNING) +\S+ +1 ", gangflow("status", "tiny")), "the same incarnation"
+    assert _shells(root) == [member]
+    for each in [each for each in processes(home.path) if "gangflow.xce.serve" in each.command]:
+        os.kill(each.pid, signal.SIGKILL)
+    until(lambda: not home.alive, "no controller")
+    assert f"down: {home.path}" in gangflow("down", "--all")
     _nothing_is_left(root)
 
 
