@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from hashlib import sha256
@@ -112,8 +113,10 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         return REQUESTS[request["do"]](**request.get("with", {}))
     except GangflowError as error:
         return {"error": error.message, "code": error.code, "exit_code": error.exit_code, "advice": error.advice}
-    except ray.exceptions.RayError as error:
-        return {"error": f"Ray: {error}", "code": "setup", "exit_code": 9, "advice": ""}
+    except Exception as error:
+        # Whatever it is, it is the asker's to hear: nobody reads this process's log first.
+        traceback.print_exc()
+        return {"error": f"{type(error).__name__}: {error}", "code": "setup", "exit_code": 9, "advice": ""}
 
 
 def main() -> None:

@@ -32,8 +32,8 @@ START_ATTEMPTS = 3
 """Ray waits 30 s for its raylet, hard-coded, and has been seen to fail that under load."""
 START_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 10
-_PROGRAMS = ("raylet", "gcs_server", "ray::", "ray/", "ray start")
-"""What a process of Ray has in its command line; members and agents have none of it."""
+_HEART = "gcs_server"
+"""What has this in its command line is the process without which there is no Ray cluster."""
 _LABELS_OF_FAULT = ("Error", "error", "failed")
 
 
@@ -183,16 +183,17 @@ def stop_head(home: Path) -> None:
 
 
 def head_alive(head: RayHead) -> bool:
-    """Whether any process of a Ray cluster of our own is left; of somebody else's we do not know."""
-    return not head.is_ours or any(True for _ in _processes(head.folder))
+    """Whether a Ray cluster of our own can still be asked something; of somebody else's we do not know."""
+    return not head.is_ours or any(True for _ in _processes(head.folder, _HEART))
 
 
-def _processes(folder: str) -> Iterator[psutil.Process]:
+def _processes(folder: str, words: str = "") -> Iterator[psutil.Process]:
+    """Of one Ray cluster of ours: all that have its mark. Agents and members are started without it."""
     for process in psutil.process_iter():
         try:
             if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
                 continue
-            if process.environ().get(MARK) == folder and any(name in " ".join(process.cmdline()) for name in _PROGRAMS):
+            if process.environ().get(MARK) == folder and words in " ".join(process.cmdline()):
                 yield process
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue

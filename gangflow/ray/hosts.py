@@ -29,8 +29,6 @@ NODES_S = 2.0
 ANSWER_S = 10.0
 CONFIRM_S = 5.0
 """For an agent's actor to answer that it heard us."""
-AGAIN_S = 10.0
-"""An agent whose hosts the journal does not have UP is asked to register again, at most this often."""
 SHUTDOWN_S = 150.0
 
 _log = logging.getLogger(__name__)
@@ -213,7 +211,7 @@ class RayHosts:
         # An agent that was given up for lost, or was fenced: the journal must hear what runs there.
         unknown = bool(answer["boot"]) and self._calls.on_alive(one.name, answer["boot"]) is False
         now = asyncio.get_running_loop().time()
-        one.again = unknown and not again and now - one.asked_at > AGAIN_S
+        one.again = unknown and not again and now - one.asked_at > self._lease.lease_ms / 1000
         if one.again:
             one.asked_at = now
         if answer["boot"] or one.refused or one.failed:

@@ -34,14 +34,18 @@ class Node:
 
 
 class NodeNames:
-    """Which node has which name, in a file of the home: hosts keep theirs when other nodes, or the controller, come and go."""
+    """Which node has which name, and what was measured there, in a file of the home: hosts stay what they are when other nodes,
+    their own Ray, or the controller come and go."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._by_id: dict[str, str] = {}
+        self._machines: dict[str, Machine] = {}
         try:
-            self._by_id = {str(ray_id): str(name) for ray_id, name in json.loads(file.read_text()).items()}
-        except (OSError, ValueError, AttributeError):
+            kept = json.loads(file.read_text())
+            self._by_id = {str(ray_id): str(name) for ray_id, name in kept["names"].items()}
+            self._machines = {str(name): Machine(*map(int, measured)) for name, measured in kept["machines"].items()}
+        except (OSError, ValueError, AttributeError, KeyError, TypeError):
             pass
 
     @property
@@ -51,28 +55,29 @@ class NodeNames:
 
     def live(self, listed: Iterable[Mapping[str, Any]], own: str) -> list[Node]:
         """Nodes out of `ray.nodes()`, in a stable order; `own` is the Ray id of the controller's node."""
-        alive = sorted((entry for entry in listed if entry.get("Alive", False)), key=lambda entry: str(entry["NodeID"]))
-        before = dict(self._by_id)
-        taken = {self._by_id[str(entry["NodeID"])] for entry in alive if str(entry["NodeID"]) in self._by_id}
-        for entry in alive:
-            ray_id = str(entry["NodeID"])
+        alive = {str(entry["NodeID"]): entry for entry in listed if entry.get("Alive", False)}
+        taken = {self._by_id[ray_id] for ray_id in alive if ray_id in self._by_id}
+        changed = False
+        nodes = []
+        for ray_id in sorted(alive):
+            entry = alive[ray_id]
             if ray_id not in self._by_id:
                 # A name whose node is dead is free: a machine's Ray that was started again keeps its name, and its agent.
                 name = _word(entry)
                 self._by_id[ray_id] = name if name not in taken else f"{name}-{ray_id[:6]}"
                 taken.add(self._by_id[ray_id])
-        if self._by_id != before:
-            write_atomically(self._file, json.dumps(self._by_id, indent=1))
-        return [
-            Node(
-                str(entry["NodeID"]),
-                self._by_id[str(entry["NodeID"])],
-                str(entry["NodeManagerAddress"]),
-                _machine(entry.get("Resources", {})),
-                str(entry["NodeID"]) == own,
-            )
-            for entry in alive
-        ]
+                changed = True
+            name = self._by_id[ray_id]
+            machine, before = _machine(entry.get("Resources", {})), self._machines.get(name)
+            if before is None or (before.cpu, before.gpus) != (machine.cpu, machine.gpus):
+                self._machines[name] = machine
+                changed = True
+            # Ray takes for memory what is free when it starts, another figure each time: the first one holds.
+            nodes.append(Node(ray_id, name, str(entry["NodeManagerAddress"]), self._machines[name], ray_id == own))
+        if changed:
+            machines = {name: (machine.cpu, machine.mem, machine.gpus) for name, machine in self._machines.items()}
+            write_atomically(self._file, json.dumps({"names": self._by_id, "machines": machines}, indent=1))
+        return nodes
 
 
 def _machine(resources: Mapping[str, float]) -> Machine:

@@ -70,7 +70,8 @@ class _Control:
         except OSError:
             line = b""
         if not line:
-            raise SetupError(f"the connection to Ray ended: see {self._log}")
+            told = self._log.read_text(errors="replace").strip().splitlines()[-1:]
+            raise SetupError("the connection to Ray ended: " + "".join(told or ["it said nothing"]), remedy=f"see {self._log}")
         said: dict[str, Any] = json.loads(line)
         if "error" in said:
             raise _ERRORS.get(said["code"], SetupError)(said["error"])

@@ -250,7 +250,9 @@ class Controller:
         for event in batch.events:
             if isinstance(event, GroupForgotten):
                 self._beats.forget(event.group)
-        for node in dict.fromkeys(each.facts.node for each in inputs if isinstance(each, HostUp)):
+        for node, boot in dict.fromkeys((each.facts.node, each.boot) for each in inputs if isinstance(each, HostUp)):
+            # It is alive now: one that joins must not be held to have been silent ever since this controller started.
+            self._leases.renew(node, boot, self._clock.now_ms())
             self._deliveries.hurry(node)
             self._sweep.set()
         self._batches += 1
