@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from gangflow.xce.core.state import PendCode, Reason
 from gangflow.xce.placement.attributes import CPU
 from gangflow.xce.placement.feasible import Fit, Fits
+from gangflow.xce.placement.nearest import THOUSAND, Lacking, Near
 from gangflow.xce.placement.need import GPUS, PORTS
 from gangflow.xce.placement.pack import CLUSTER, Blocked, Heed, Placer, Scope
 from gangflow.xce.placement.request import Part, outermost_required
-from gangflow.xce.placement.snapshot import WHOLE, ClusterView
+from gangflow.xce.placement.snapshot import ClusterView
 from gangflow.xce.placement.topology import Ints
 
-THOUSAND = 1_000
 MIB_PER_GIB = 1_024
 HOSTS = "hosts"
 """What is short when hosts as such are: `span[ptile=n]` wants more of them."""
@@ -38,14 +36,6 @@ def missing_text(shortfall: Iterable[tuple[str, int]], where: str) -> str:
     """`cpu: 8 missing on node x`."""
     parts = ", ".join(f"{name}: {amount_text(name, amount)}" for name, amount in shortfall)
     return f"{parts} missing {where}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Near:
-    """The host on which one more bundle of a need is the closest to fitting."""
-
-    host: int
-    shortfall: tuple[tuple[str, int], ...]
 
 
 def explain(fits: Fits, request: Part, group: str, blocked: Blocked | None) -> Reason:
@@ -79,7 +69,7 @@ def explain(fits: Fits, request: Part, group: str, blocked: Blocked | None) -> R
     return _shape(fits, near, short[2] if short is not None else 1, group, excluded)
 
 
-def _shape(fits: Fits, near: _Near | None, missing: int, group: str, excluded: tuple[tuple[str, int], ...]) -> Reason:
+def _shape(fits: Fits, near: Near | None, missing: int, group: str, excluded: tuple[tuple[str, int], ...]) -> Reason:
     """Enough is free in all, but not where one host must have it."""
     if near is None:
         shortfall = ((HOSTS, missing),)
@@ -184,60 +174,20 @@ def _shortfall(fits: Fits, amounts: dict[str, int], free: Ints) -> tuple[tuple[s
 
 def _free_for(fits: Fits, request: Part) -> Ints:
     """What is free in all on the hosts that at least one of the needs may use."""
-    masks = [fit.allowed for fit, _ in request.demands]
-    if any(bool(mask.all()) for mask in masks):
+    if any(fit.anywhere for fit, _ in request.demands):
         everywhere: Ints = fits.sums.level(0)[0]
         return everywhere
-    found: Ints = fits.sums.free(np.logical_or.reduce(masks)).sum(axis=0)
+    chosen = np.logical_or.reduce([fit.allowed for fit, _ in request.demands]).nonzero()[0]
+    found: Ints = fits.sums.free(chosen).sum(axis=0)
     return found
 
 
-def nearest(fits: Fits, fit: Fit, scope: Scope, tentative: Sequence[int] = ()) -> _Near | None:
-    """The host of a scope with the least missing for one more bundle; hosts that could hold one when empty come first, and
-    those that only a tentative fill made short come last.
-
-    None if no host that may be used is without room for it.
-    """
-    view, need = fits.view, fit.need
-    fit.refresh()
-    low, high = view.topology.hosts(*scope)
-    rows = np.flatnonzero((fit.cap[low:high] == 0) & fit.allowed[low:high] & view.usable[low:high]) + low
-    if not len(rows):
-        return None
-    if bool((fit.empty[rows] > 0).any()):
-        rows = rows[fit.empty[rows] > 0]
-    if len(tentative):
-        others = rows[~np.isin(rows, np.array(tentative))]
-        rows = others if len(others) else rows
-    counters = need.row + need.once
-    lacking = np.maximum(counters - np.maximum(view.free[rows], 0), 0)
-    relative = (lacking * THOUSAND // np.maximum(counters, 1)).sum(axis=1)
-    gpus = np.zeros(len(rows), dtype=np.int64)
-    if need.uses_gpus:
-        gpus = _gpus_lacking(fit, view.gpu_free[rows])
-        relative += gpus * THOUSAND // max(1, dict(need.amounts).get(GPUS, 1))
-    ports = np.maximum(need.ports * need.tasks - view.ports.free[rows], 0)
-    if need.ports:
-        relative += ports * THOUSAND // (need.ports * need.tasks)
-    relative[relative == 0] = np.iinfo(np.int64).max
-    best = int(relative.argmin())
-    found = [(name, int(lacking[best, column])) for name, column in view.column.items() if lacking[best, column]]
-    found += [(name, amount) for name, amount in ((GPUS, int(gpus[best])), (PORTS, int(ports[best]))) if amount]
-    return _Near(int(rows[best]), tuple(sorted(found))) if found else None
-
-
-def _gpus_lacking(fit: Fit, devices: npt.NDArray[np.int32]) -> Ints:
-    """Thousandths missing for one bundle: whole devices that are not free, and fractions that no device has room for."""
-    need, once = fit.need.gpus, fit.need.gpus_once
-    free: Ints = (devices == WHOLE).sum(axis=1)
-    lacking = np.maximum(need.whole + once.whole - free, 0) * WHOLE
-    opened = np.maximum(free - need.whole, 0)
-    for share, shares in ((need.share, need.shares), (once.share, once.shares)):
-        if shares:
-            room = np.where(devices < WHOLE, devices // share, 0).sum(axis=1) + opened * (WHOLE // share)
-            widest = np.where(devices < WHOLE, devices, 0).max(axis=1, initial=0)
-            lacking += np.where(room < shares, (shares - room) * share - np.where(shares - room == 1, widest, 0), 0)
-    return lacking
+def nearest(fits: Fits, fit: Fit, scope: Scope, tentative: Sequence[int] = ()) -> Near | None:
+    """The host of a scope with the least missing for one more bundle; see `Lacking.nearest`."""
+    if fit.lacking is None:
+        fit.lacking = Lacking(fit)
+    assert isinstance(fit.lacking, Lacking)
+    return fit.lacking.nearest(*fits.view.topology.hosts(*scope), tentative)
 
 
 def blocker(view: ClusterView, host: int, shortfall: Iterable[tuple[str, int]], group: str) -> str:
@@ -271,9 +221,8 @@ def exclusions(fits: Fits, request: Part) -> tuple[tuple[str, int], ...]:
     """(constraint, hosts that it rules out): not up, excluded for the group, a select, too small even when empty."""
     view = fits.view
     found: dict[str, int] = {}
-    down = int(view.topology.size - view.usable.sum())
-    if down:
-        found["not up"] = down
+    if view.unusable:
+        found["not up"] = view.unusable
     for fit, _ in request.demands:
         if fit.excluded:
             found["excluded"] = sum(1 for name in fit.excluded if name in view.topology.index)
@@ -284,7 +233,6 @@ def exclusions(fits: Fits, request: Part) -> tuple[tuple[str, int], ...]:
                 ruled = int((~fit.selection.mask(slice(None), view.free, view.gpu_free)).sum())
             if ruled:
                 found[f"select[{text}]"] = ruled
-        small = int((fit.allowed & (fit.empty == 0)).sum())
-        if small:
-            found["too small"] = max(found.get("too small", 0), small)
+        if fit.too_small:
+            found["too small"] = max(found.get("too small", 0), fit.too_small)
     return tuple(found.items())

@@ -104,7 +104,9 @@ class Fit:
         self.anywhere = bool(self.allowed.all())
         self._empty: Ints | None = None
         self._empty_sums: Ints | None = None
-        self._best = -1
+        self._best = self._too_small = -1
+        self.lacking: object = None
+        """What hosts lack for one more bundle, for whoever explains a refusal; made on first use."""
         self._seen = -1
         self._generation = -1
         self.cap: Ints = np.zeros(view.topology.size, dtype=np.int64)
@@ -135,6 +137,13 @@ class Fit:
         if self._best < 0:
             self._best = int(self.empty.max(initial=0))
         return self._best
+
+    @property
+    def too_small(self) -> int:
+        """How many of the allowed hosts could not hold one bundle even when empty."""
+        if self._too_small < 0:
+            self._too_small = int((self.allowed & (self.empty == 0)).sum())
+        return self._too_small
 
     def level(self, level: int) -> Ints:
         """The sums of one level's domains; of the host level, `cap`."""
