@@ -91,16 +91,36 @@ def start_cluster(
         JournalError: the journal cannot be used; says why and what to do.
     """
     home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lived_before = (home.path / "journal.db").exists()
+    started: Cluster
     if runtime == "ray":
         from gangflow.ray.runtime import RayCluster
 
-        return RayCluster.start(home, spec, dashboard=dashboard, say=say)
-    if runtime == "local":
+        started = RayCluster.start(home, spec, dashboard=dashboard, say=say)
+    elif runtime == "local":
         from gangflow.local import LocalCluster
 
         _end_ray(home)
-        return LocalCluster.start(home, spec, say=say)
-    raise SpecError([Problem("runtime", repr(runtime), f"one of {', '.join(RUNTIMES)}")])
+        started = LocalCluster.start(home, spec, say=say)
+    else:
+        raise SpecError([Problem("runtime", repr(runtime), f"one of {', '.join(RUNTIMES)}")])
+    if lived_before:
+        _coordinate_again(started, say)
+    return started
+
+
+def _coordinate_again(cluster: Cluster, say: Say) -> None:
+    """Groups that the journal has alive need their coordinators, which may be gone (the machine was started again). One that
+    is there after all is fenced by the new one, and no member notices."""
+    with cluster.client() as client:
+        cursor: str | None = ""
+        while cursor is not None:
+            page = client.groups(["live"], cursor=cursor)
+            for view in page.groups:
+                if (client.group(view.id).document or {}).get("coordinator") is not None:
+                    say(f"group {view.name!r} ({view.id}) goes on: starting its coordinator")
+                    cluster.coordinate(view.id)
+            cursor = page.next
 
 
 def join_cluster(address: str, *, say: Say = silent) -> Cluster:

@@ -124,6 +124,11 @@ class Live:
         what = f"-m gangflow.coordinators.run --group {group}"
         return [each.pid for each in processes(self.home.url) if each.module == what]
 
+    def supervisors_of(self, group: str) -> list[int]:
+        """The pids of the supervisors of a group's coordinators."""
+        found = [each for each in processes(self.home.url) if each.module.startswith("-m gangflow.supervise ")]
+        return [each.pid for each in found if each.command.endswith(f"gangflow.coordinators.run --group {group}")]
+
     def _pid(self, module: str) -> int:
         def look() -> int:
             return next((each.pid for each in processes(self.home.path) if each.module.startswith(f"-m {module} ")), 0)

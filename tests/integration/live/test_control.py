@@ -11,13 +11,14 @@ from collections.abc import Iterator
 import pytest
 
 from gangflow.channel import ELIGIBLE
+from gangflow.clusters import start_cluster
 from gangflow.local import start_coordinator
 from gangflow.recipes.grpo.build import build, cluster
 from gangflow.recipes.grpo.config import Config
 from gangflow.runs import Run
-from tests.integration.live.cluster import Live, OwnRoot, ended, incarnations, state, step, until
+from tests.integration.live.cluster import Live, OwnRoot, ended, incarnations, step, until
 
-CONFIG = Config(steps=90, prompts=8, samples=4, checkpoint_every=10, evaluate_every=1000)
+CONFIG = Config(steps=120, prompts=8, samples=4, checkpoint_every=10, evaluate_every=1000)
 UNTOUCHED = {"actor": (1,), "rollout": (1, 1), "reward": (1,), "ref": (1,)}
 
 
@@ -93,9 +94,11 @@ def test_of_two_coordinators_the_older_one_is_fenced(live: Live) -> None:
     run = live.run(build(CONFIG))
     _reach(run, 10)
     (first,) = live.coordinators(run.id)
+    live.client.signal(run.id, "actor", 0, 1, signal.SIGSTOP)  # So that the run does not end meanwhile.
     start_coordinator(run.id, live.home.url, live.home.token, live.home.path)
     (second,) = until(lambda: [pid for pid in live.coordinators(run.id) if pid != first], "the second one")
     until(lambda: live.coordinators(run.id) == [second], "the first one is gone")
+    live.client.signal(run.id, "actor", 0, 1, signal.SIGCONT)
     _reach(run, step(run) + 10)
     assert live.coordinators(run.id) == [second], "nobody started the first one again"
     assert run.status().coordinator_term == 2
@@ -105,13 +108,30 @@ def test_of_two_coordinators_the_older_one_is_fenced(live: Live) -> None:
     assert re.search(r"newer coordinator has term 2|term 1 is not the newest", refused), "by a record or by a refused call"
 
 
-def test_a_supervisor_that_is_killed_takes_no_member_with_it(live: Live) -> None:
-    """Scenario 77: supervisor and controller both go; a controller that is started later finds the run as it is."""
+def test_everything_but_the_members_is_killed_and_started_again_later(live: Live) -> None:
+    """Scenario 77: controller, coordinator and both supervisors go; a cluster that is started on the journal later finds the
+    run as it is, gives it a coordinator, and training goes on."""
     run = live.run(build(CONFIG))
     _reach(run, 10)
-    os.kill(live.supervisor(), signal.SIGKILL)
-    until(lambda: not live.home.alive, "the controller ended with its supervisor")
-    live.cluster.start(live.home, None)
+    for pid in (live.supervisor(), *live.supervisors_of(run.id), live.controller(), *live.coordinators(run.id)):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not live.home.alive, "no controller")
+    until(lambda: not live.coordinators(run.id), "no coordinator")
+    start_cluster(live.home, None, runtime="local")
+    until(lambda: run.status().coordinator_term == 2, "a coordinator")
     _reach(run, step(run) + 10)
     _went_on_untouched(live, run)
-    assert state(run, "SUCCEEDED").satisfied_once
+
+
+def test_a_start_on_the_journal_beside_a_coordinator_that_lives(live: Live) -> None:
+    """Scenario 80: the controller and its supervisor go, the coordinator stays; the start brings another: one of both is left."""
+    run = live.run(build(CONFIG))
+    _reach(run, 10)
+    (first,) = live.coordinators(run.id)
+    os.kill(live.supervisor(), signal.SIGKILL)
+    until(lambda: not live.home.alive, "the controller ended with its supervisor")
+    start_cluster(live.home, None, runtime="local")
+    until(lambda: run.status().coordinator_term == 2 and len(live.coordinators(run.id)) == 1, "one coordinator")
+    assert live.coordinators(run.id) != [first]
+    _reach(run, step(run) + 10)
+    _went_on_untouched(live, run)
