@@ -22,7 +22,7 @@ from gangflow.xce.core.plan import (
     MemberPlan,
     RulePlan,
 )
-from gangflow.xce.core.state import GroupState, HostFacts, SlotState, State
+from gangflow.xce.core.state import GroupState, HostFacts, SlotState, State, TaskPhase
 from gangflow.xce.core.turn import Turn
 from gangflow.xce.machine import Decision, Scheduler, handle, next_deadline
 from tests.property.greedy import Greedy
@@ -99,6 +99,7 @@ def random_faults(random: Random) -> Faults:
         refuse=level * random.choice([0, 20]),
         exit_fail=level * random.choice([0, 10, 40]),
         unready=level * random.choice([0, 20]),
+        hang=level * random.choice([0, 0, 20]),
         claim_fail=level * random.choice([0, 50]),
         never_ready=level * random.choice([0, 20]),
         late=level * random.choice([0, 20, 60]),
@@ -259,6 +260,7 @@ class History:
                 assert group.state is G.DEGRADED, story
                 assert waits, story
         self.nobody_waits_in_vain()
+        self.what_is_ready_is_known()
         for host in self.world.state.hosts.values():
             assert not host.superseded
         for claim in self.world.state.claims.values():
@@ -272,6 +274,16 @@ class History:
         }
         for key in held:
             assert (key.group, key.epoch, key.member, key.index, key.incarnation) in wanted, f"{key} was left behind"
+
+    def what_is_ready_is_known(self) -> None:
+        """Whatever came late or twice: the state says of every task's readiness what its agent says. None is waited for."""
+        for agent in self.world.agents.values():
+            for key, held in agent.held.items():
+                slot = self.world.state.groups[key.group].slots[key.member, key.index]
+                if slot.incarnation == key.incarnation and held.effect.launch.ready is not None:
+                    told = (slot.state is SlotState.READY, slot.tasks[key.task].phase is TaskPhase.READY)
+                    assert told == (held.ready, held.ready), f"{key}: {slot} and {held}"
+                    assert held.ready, f"{key} is not ready, and nobody does anything about it"
 
     def nobody_waits_in_vain(self) -> None:
         """The reasons are true: a session that knows nothing but the state cannot place anybody who waits."""

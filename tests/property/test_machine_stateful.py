@@ -51,5 +51,5 @@ def test_the_faults_of_the_histories_do_happen() -> None:
         for group in world.state.groups.values():
             ends[group.state.value] = ends.get(group.state.value, 0) + 1
     expected = {"lost effect", "doubled effect", "late effect", "stale report", "lost acknowledgement", "controller", "agent"}
-    assert expected | {"node", "cut", "failed", "refused", "unready"} <= set(fired)
+    assert expected | {"node", "cut", "failed", "refused", "unready", "hang", "stale edge"} <= set(fired)
     assert {"SUCCEEDED", "FAILED", "CANCELLED"} <= set(ends)

@@ -43,6 +43,8 @@ class Running:
     host: str
     pid: int = 0
     ready: bool = False
+    edges: int = 0
+    """Edges of its ready probe that were reported."""
 
 
 @dataclass
@@ -78,6 +80,8 @@ class Faults:
     exit_fail: int = 0
     """A task that runs fails (each time it is looked at)."""
     unready: int = 0
+    hang: int = 0
+    """A service's probe fails and never succeeds again, and it does not end."""
     claim_fail: int = 0
     never_ready: int = 0
     late: int = 0
@@ -243,9 +247,9 @@ class World:
         reports = agent.outbox[:count]
         self.feed(*reports)
         if self.chance(self.faults.stale, "stale report"):
-            # Probe edges are left out: the shell drops what an agent's numbers say it has seen, and these two depend on it.
-            old = [one for one in reports if not isinstance(one, inp.TaskReady | inp.TaskUnready)]
-            self.later(self.random.randrange(100, 20_000), lambda: self.feed(*old) and None)
+            if any(isinstance(one, inp.TaskReady | inp.TaskUnready) for one in reports):
+                self.fired["stale edge"] = self.fired.get("stale edge", 0) + 1
+            self.later(self.random.randrange(100, 20_000), lambda: self.feed(*reports) and None)
         if not self.chance(self.faults.lose, "lost acknowledgement"):
             del agent.outbox[:count]
 
@@ -297,7 +301,8 @@ class World:
     def _become_ready(self, agent: Agent, held: Running) -> None:
         if agent.held.get(held.effect.task) is held and agent.up and not held.ready:
             held.ready = True
-            self.say(agent, inp.TaskReady(held.effect.task, held.host))
+            held.edges += 1
+            self.say(agent, inp.TaskReady(held.effect.task, held.host, held.edges))
 
     def _live(self, agent: Agent, held: Running) -> None:
         """What a process does by itself: a job ends, anything may fail, a probe may fail for a while."""
@@ -316,10 +321,17 @@ class World:
             self._end(agent, held, inp.TaskExited(key, held.host, Cause.APP_EXIT, 3, stderr_tail="boom"))
             return
         if held.ready and self.chance(self.faults.unready, "unready"):
-            held.ready = False
-            self.say(agent, inp.TaskUnready(key, held.host, "503"))
+            self._lose_readiness(agent, held)
             self.later(self.random.randrange(100, 3_000), lambda: self._become_ready(agent, held))
+        elif held.ready and self.chance(self.faults.hang, "hang"):
+            self._lose_readiness(agent, held)
+            return
         self.later(self.random.randrange(500, 5_000), lambda: self._look(agent, held))
+
+    def _lose_readiness(self, agent: Agent, held: Running) -> None:
+        held.ready = False
+        held.edges += 1
+        self.say(agent, inp.TaskUnready(held.effect.task, held.host, "503", held.edges))
 
     def _end(self, agent: Agent, held: Running, exit: inp.TaskExited) -> None:
         if agent.held.get(held.effect.task) is held and agent.up:

@@ -1,12 +1,13 @@
-"""Idempotency keys: a command that was answered is answered the same again, for 24 h (design 4.1)."""
+"""Idempotency keys: a command that was answered is answered the same again, for 24 h (design 4.1) or as long as there is room."""
 
 from __future__ import annotations
 
 import json
+from itertools import islice
 
 from gangflow.xce.core.events import AnswersForgotten, CommandAnswered
 from gangflow.xce.core.inputs import Reply, Request
-from gangflow.xce.core.limits import ANSWERS_KEPT_MS
+from gangflow.xce.core.limits import ANSWERS_FORGOTTEN_AT_ONCE, ANSWERS_KEPT_MAX, ANSWERS_KEPT_MS
 from gangflow.xce.core.state import Answer
 from gangflow.xce.core.turn import Turn
 
@@ -28,6 +29,8 @@ def remember(turn: Turn, request: Request, reply: Reply) -> None:
     if request.key:
         body = json.dumps({"code": reply.code, "message": reply.message, "fields": reply.fields}, separators=(",", ":"))
         turn.emit(CommandAnswered(request.key, Answer(request.digest, turn.now_ms, reply.status, body)))
+        if len(turn.draft.answers) > ANSWERS_KEPT_MAX:
+            turn.emit(AnswersForgotten(tuple(islice(turn.draft.answers, ANSWERS_FORGOTTEN_AT_ONCE))))
 
 
 def forget(turn: Turn) -> None:

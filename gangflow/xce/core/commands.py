@@ -18,6 +18,15 @@ G, S = GroupState, SlotState
 GROUP_COMMANDS = inp.EndGroup | inp.ReportSlot | inp.RestartSlot | inp.TakeCoordination | inp.PutValue
 
 
+NOTHING_TO_RESTART = {
+    S.PENDING: "it waits for a place already; its reason says for what",
+    S.STOPPING: "it is being stopped, and starts again as soon as it is gone",
+    S.RELEASING: "it is being unprepared, and starts again after that",
+    S.LOST: "its host is lost; it starts again when nothing of it can run there any more",
+}
+"""Why a slot that is nowhere near its end cannot be restarted by hand."""
+
+
 def submit(turn: Turn, command: inp.SubmitGroup) -> Reply:
     """A new group, PENDING; the name of a group that lives is taken."""
     for group in turn.draft.groups.values():
@@ -95,14 +104,18 @@ def restart(turn: Turn, command: inp.RestartSlot) -> Reply:
         return slot
     if group.state not in ACTIVE:
         return Reply(409, "conflict", f"{group.id} is {group.state.value}: no slot of it can be restarted by itself")
-    if slot.state in RUNS:
+    waits = slot.next is Next.BACKOFF and slot.until_ms > turn.now_ms
+    if slot.state in RUNS or slot.next is Next.RETIRE or waits:
+        # Of one that is on its way down: not given up after all, or without the pause that its rule gave it.
         stop(turn, group.id, slot.key, Next.BACKOFF, until_ms=turn.now_ms)
     elif slot.state in (S.DONE, S.RETIRED):
         stop(turn, group.id, slot.key, Next.PLACE)
     elif slot.state is S.BACKOFF and slot.until_ms > turn.now_ms:
         change(turn, group, slot, S.BACKOFF, until_ms=turn.now_ms, message="restarts now: an operator asked")
-    elif slot.next is Next.RETIRE:
-        stop(turn, group.id, slot.key, Next.BACKOFF, until_ms=turn.now_ms)
+    else:
+        why = NOTHING_TO_RESTART.get(slot.state, "it starts already")
+        text = f"{command.member}[{command.index}] is {slot.state.value}: {why}"
+        return Reply(409, "conflict", text, (("state", slot.state.value),))
     return Reply(fields=(("id", group.id), ("incarnation", slot.incarnation)))
 
 
@@ -134,7 +147,12 @@ def put_value(turn: Turn, command: inp.PutValue) -> Reply:
         return Reply(409, "conflict", text, (("version", version),))
     if old is None and sum(1 for owner, _ in turn.draft.values if owner == group.id) >= VALUES_MAX:
         return Reply(413, "too_large", f"{group.id} has {VALUES_MAX} values already")
-    turn.emit(ValueWritten(group.id, command.name, command.value, version + 1))
+    # Whoever knows the number is no coordinator by that: a task's token never writes under a term.
+    term = command.request.term if command.writer is None else 0
+    if old is not None and old.term and not term:
+        text = f"{command.name} is written by the group's coordinator, under its term {group.coordinator_term}"
+        return Reply(409, "fenced", text, (("term", group.coordinator_term),))
+    turn.emit(ValueWritten(group.id, command.name, command.value, version + 1, term))
     return Reply(fields=(("version", version + 1),))
 
 

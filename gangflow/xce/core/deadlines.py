@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from gangflow.xce.core.claim_ids import claims_of
+from gangflow.xce.core.counts import ACTIVE
 from gangflow.xce.core.floors import floor_deadline
 from gangflow.xce.core.limits import ANSWERS_KEPT_MS, ENDED_KEPT_MS, FORGET_EVERY_MS
-from gangflow.xce.core.state import ClaimState, Group, GroupState, HostState, SlotState, State
+from gangflow.xce.core.state import ClaimState, Group, GroupState, HostState, PendCode, Reason, SlotState, State
 
 REPORTED = frozenset({SlotState.PLACED, SlotState.PREPARED, SlotState.STARTING, SlotState.RUNNING})
 """States whose `until_ms` is the deadline of a report: it does not pass in the grace after a controller's start."""
@@ -33,10 +34,29 @@ def group_deadline(state: State, group: Group) -> int:
     for claim in claims_of(state.claims, group):
         if claim.until_ms and claim.state in CLAIM_TIMED:
             times.append(claim.until_ms)
+    if not_reached(group):
+        # Due at once: the next session goes on where the last one ended, also if nothing else happens.
+        times.append(max(1, group.since_ms))
     floor = floor_deadline(group)
     if floor:
         times.append(max(floor, grace))
     return min(times, default=0)
+
+
+def not_reached(group: Group) -> bool:
+    """Whether a session ended before it came to what this group asks for: nothing that comes back would wake it."""
+    if group.state in ACTIVE:
+        return any(slot.state is SlotState.PENDING and _passed_over(slot.reason) for slot in group.slots.values())
+    if group.state is GroupState.PENDING:
+        # It asks for nothing before its pause is over and its last places are given back.
+        asks = not group.until_ms and all(slot.state is SlotState.PENDING for slot in group.slots.values())
+        return asks and _passed_over(group.reason)
+    return group.state is GroupState.RESTARTING and not group.until_ms and _passed_over(group.reason)
+
+
+def _passed_over(reason: Reason | None) -> bool:
+    # A session names the group that it came to last.
+    return reason is not None and reason.code is PendCode.WAITING_TURN and bool(reason.blocker)
 
 
 def answers_deadline(state: State) -> int:

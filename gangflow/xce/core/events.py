@@ -212,6 +212,8 @@ class ValueWritten:
     name: str
     value: str
     version: int
+    term: int = 0
+    """See `KeyValue.term`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +285,8 @@ class TaskMoved:
     pid: int = 0
     message: str = ""
     """The last error of its ready probe."""
+    edge: int = 0
+    """Of a probe's edge: its number."""
 
 
 # --- claims ---------------------------------------------------------------------------------------------------------

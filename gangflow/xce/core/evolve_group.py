@@ -140,7 +140,7 @@ def coordinator_started(draft: Draft, event: ev.CoordinatorStarted) -> None:
 
 def value_written(draft: Draft, event: ev.ValueWritten) -> None:
     """The value and its version."""
-    draft.own("values")[event.group, event.name] = KeyValue(event.value, event.version)
+    draft.own("values")[event.group, event.name] = KeyValue(event.value, event.version, event.term)
 
 
 def forgotten(draft: Draft, event: ev.GroupForgotten) -> None:

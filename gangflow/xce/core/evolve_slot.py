@@ -32,6 +32,7 @@ def placed(draft: Draft, event: ev.SlotPlaced) -> None:
         next=None,
         restarts=old.restarts + 1 if restarted else old.restarts,
         reason=None,
+        ready_ms=0,
     )
     if (event.member, event.index) in group.tolerated:
         # It runs again: its earlier exit is not what the group's result is made of.
@@ -62,6 +63,7 @@ def changed(draft: Draft, event: ev.SlotChanged) -> None:
         next=event.next,
         exit=event.exit or old.exit,
         reason=reason,
+        ready_ms=old.ready_ms or (draft.now_ms if event.state is SlotState.READY else 0),
     )
 
 
@@ -95,5 +97,13 @@ def task_moved(draft: Draft, event: ev.TaskMoved) -> None:
         started = draft.now_ms
     token = {TaskPhase.PREPARED: event.token, TaskPhase.PLACED: ""}.get(event.phase, old.token)
     message = event.message if event.phase is TaskPhase.RUNNING else ""
-    task = replace(old, phase=event.phase, token=token, pid=event.pid or old.pid, started_ms=started, message=message or "")
+    task = replace(
+        old,
+        phase=event.phase,
+        token=token,
+        pid=event.pid or old.pid,
+        started_ms=started,
+        message=message or "",
+        edge=event.edge or old.edge,
+    )
     slots[key.member, key.index] = replace(slot, tasks=(*slot.tasks[: key.task], task, *slot.tasks[key.task + 1 :]))

@@ -1,7 +1,8 @@
 """Floors: how few ready replicas a rule allows, for how long, and what then (design 3.5).
 
-A rule with a `floor_grace` watches the replicas that are ready; one without it bounds only what may be tolerated, since any
-restart takes a ready replica away for a moment.
+A rule with a `floor_grace` watches how many replicas are ready; one without it bounds only what may be tolerated, since any
+restart takes a ready replica away for a moment. Without one, too, nothing is waited for without end: each replica that is not
+ready has a deadline of its own (`ready_timeout`, also for one that was ready and broke), and then the rules are asked.
 """
 
 from __future__ import annotations

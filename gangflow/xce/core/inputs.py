@@ -166,15 +166,19 @@ class TaskReady:
 
     task: TaskKey
     host: str
+    edge: int = 0
+    """Counts the edges of this task's probe, from 1: one that is not newer than what was taken changes nothing. 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskUnready:
-    """Its ready probe fails again (edge)."""
+    """Its ready probe fails again (edge), or fails in another way."""
 
     task: TaskKey
     host: str
     message: str = ""
+    edge: int = 0
+    """See `TaskReady.edge`."""
 
 
 @dataclass(frozen=True, slots=True)

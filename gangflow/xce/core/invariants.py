@@ -84,6 +84,10 @@ def _slot(state: State, group: Group, slot: Slot) -> Iterator[str]:
         yield "I15 counts as held, and every task is gone"
     if slot.state in FREE and slot.tasks:
         yield "I6 over, and holds capacity"
+    if slot.state in (S.STARTING, S.RUNNING) and not slot.until_ms:
+        yield "I6 is waited for without a limit"
+    if (slot.state is S.READY and not slot.ready_ms) or (slot.state in BEFORE_START and slot.ready_ms):
+        yield f"I15 first ready at {slot.ready_ms}"
     if slot.state is S.EXIT and not (group.state is G.STOPPING or group.state.terminal):
         yield "I15 nothing follows its exit"
     if slot.state is S.PENDING and slot.tasks and not (slot.until_ms or slot.next is Next.RESTART):

@@ -38,7 +38,7 @@ GROUP: Mapping[GroupState, Mapping[GroupState, str]] = {
     },
     G.DEGRADED: {
         G.RUNNING: "every minimum holds again",
-        G.RESTARTING: "a rule restarts the group",
+        G.RESTARTING: "a rule restarts the group; or nothing of it runs, and no lost place came back in time",
         G.STOPPING: "every primary job ended, a rule or a floor fails the group, or it was ended",
     },
     G.RESTARTING: {
@@ -88,7 +88,7 @@ SLOT: Mapping[SlotState, Mapping[SlotState, str]] = {
         S.DRAINING: "every primary job ended: the termination delay runs",
     },
     S.READY: {
-        S.RUNNING: "a probe fails",
+        S.RUNNING: "a probe fails; from here `ready_timeout` runs again",
         S.DONE: "a job, every task ended with 0",
         S.EXIT: "failed, and every process is gone",
         S.LOST: "a host or agent of it is lost",

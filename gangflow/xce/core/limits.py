@@ -4,6 +4,12 @@ from __future__ import annotations
 
 ANSWERS_KEPT_MS = 24 * 3_600_000
 """How long the outcome of a command is remembered under its idempotency key: the contract says 24 h."""
+ANSWERS_KEPT_MAX = 8_192
+"""Answers that are remembered at most, the newest: they are in every state image, and the table is copied in each batch that
+answers a command (some 50 µs for so many). A client asks again within minutes; at ten commands a second this is a quarter of an
+hour."""
+ANSWERS_FORGOTTEN_AT_ONCE = 256
+"""Oldest answers that go when there are too many: one at a time would be one more event for every command from then on."""
 ENDED_KEPT_MS = 24 * 3_600_000
 """How long an ended group stays in the state: long enough to look at it the next morning; the journal has it for ever."""
 ENDED_KEPT_MAX = 1_000

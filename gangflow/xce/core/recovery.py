@@ -32,7 +32,8 @@ def overdue(turn: Turn, group: Group) -> None:
             continue
         plan = group.plan.member(slot.member)
         if slot.state in (S.STARTING, S.RUNNING):
-            text = f"not ready after {plan.ready_timeout_ms} ms: {not_ready_message(turn, group, slot)}"
+            what = "was ready, broke, and is not ready again" if slot.ready_ms else "not ready"
+            text = f"{what} after {plan.ready_timeout_ms} ms: {not_ready_message(turn, group, slot)}"
             turn.fail(group, slot, Exit(Cause.NOT_READY, slot.incarnation, turn.now_ms, message=text))
         elif slot.state in BEFORE_START and not fit_to_start(turn, group, slot):
             text = f"not prepared after {group.plan.barrier.timeout_ms} ms: {missing(turn, group)}"
@@ -68,6 +69,23 @@ def _first_claim(turn: Turn, group: Group, slot: Slot) -> None:
         place(turn, group.id, slot.key, slot.tasks)
     elif slot.until_ms <= turn.now_ms:
         change(turn, group, slot, S.PENDING, freed=True)
+
+
+def abandoned(group: Group) -> bool:
+    """Nothing of a broken group runs, comes up, is held for it or is finished: all that it lost, it lost for good.
+
+    What is finished would have to be done again, so a group that has some of it goes on waiting for its other slots one by one.
+    """
+    wants = [slot for slot in group.slots.values() if slot.state is not S.RETIRED]
+    return bool(wants) and all(slot.state is S.PENDING and not slot.tasks and not slot.until_ms for slot in wants)
+
+
+def back_to_placement(turn: Turn, group: Group) -> None:
+    """No job runs here any more: the group waits as a whole again, as one whose restart found no place."""
+    text = f"nothing of it runs, and no lost place came back within {group.plan.recovery_timeout_ms} ms"
+    turn.emit(GroupChanged(group.id, group.state, G.RESTARTING, "recovery_timeout", text))
+    for key in list(group.slots):
+        stop(turn, group.id, key, Next.PLACE)
 
 
 # --- a group that is RESTARTING ------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from gangflow.xce.core.events import GroupChanged
 from gangflow.xce.core.index import Index, in_order
 from gangflow.xce.core.judge import judge
 from gangflow.xce.core.limits import SESSIONS_MAX
-from gangflow.xce.core.recovery import advance, overdue, restart
+from gangflow.xce.core.recovery import abandoned, advance, back_to_placement, overdue, restart
 from gangflow.xce.core.start import prepare
 from gangflow.xce.core.state import Group, GroupState
 from gangflow.xce.core.turn import Turn
@@ -54,6 +54,9 @@ def _step(turn: Turn, group: Group) -> None:
     elif group.state in ACTIVE:
         advance(turn, group.id)
         follow(turn, group.id)
+        group = turn.draft.groups[group.id]
+        if group.state is G.DEGRADED and abandoned(group):
+            back_to_placement(turn, group)
     elif group.state is G.RESTARTING:
         restart(turn, group.id)
     elif group.state is G.STOPPING:

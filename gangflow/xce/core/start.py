@@ -20,7 +20,7 @@ G, S, P = GroupState, SlotState, TaskPhase
 
 def fresh(tasks: tuple[Task, ...]) -> tuple[Task, ...]:
     """The same places for a new incarnation: nothing is prepared or runs yet."""
-    return tuple(replace(t, phase=P.PLACED, token="", pid=0, started_ms=0, message="") for t in tasks)
+    return tuple(replace(t, phase=P.PLACED, token="", pid=0, started_ms=0, message="", edge=0) for t in tasks)
 
 
 def place(turn: Turn, group_id: str, key: SlotId, tasks: tuple[Task, ...]) -> None:

@@ -115,6 +115,8 @@ class Task:
     started_ms: int = 0
     message: str = ""
     """The last error of its ready probe, while it is not ready."""
+    edge: int = 0
+    """The number of the newest edge of its ready probe that was taken: an older one that comes late says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,8 @@ class Slot:
     exit: Exit | None = None
     restarts: int = 0
     reason: Reason | None = None
+    ready_ms: int = 0
+    """When this incarnation was first READY; 0: it never was. Tells "never ready" from "was ready and broke"."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -348,6 +352,8 @@ class KeyValue:
     value: str
     version: int
     """1 at the first write; compare-and-set names the version that it replaces (0: must not exist)."""
+    term: int = 0
+    """The newest coordinator's term under which it was written; 0: by no coordinator. Then it is a coordinator's for good."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ def started(turn: Turn, report: inp.TaskStarted) -> None:
 def ready(turn: Turn, report: inp.TaskReady) -> None:
     """A ready probe succeeded."""
     found = find(turn, report.task, report.host)
-    if found is None or found[1].state not in RUNS:
+    if found is None or found[1].state not in RUNS or _stale(found[2], report):
         return
     group, slot, task = found
     if task.phase is P.PREPARED:
@@ -126,24 +126,30 @@ def ready(turn: Turn, report: inp.TaskReady) -> None:
         turn.emit(TaskMoved(report.task, report.host, P.RUNNING))
     elif task.phase is not P.RUNNING:
         return
-    turn.emit(TaskMoved(report.task, report.host, P.READY))
+    turn.emit(TaskMoved(report.task, report.host, P.READY, edge=report.edge))
     _advance(turn, group.id, slot)
 
 
 def unready(turn: Turn, report: inp.TaskUnready) -> None:
     """A ready probe fails."""
     found = find(turn, report.task, report.host)
-    if found is None or found[1].state not in RUNS:
+    if found is None or found[1].state not in RUNS or _stale(found[2], report):
         return
     group, slot, task = found
     if task.phase is P.GONE or (task.phase is P.RUNNING and task.message == report.message):
         return
-    turn.emit(TaskMoved(report.task, report.host, P.RUNNING, message=report.message))
+    turn.emit(TaskMoved(report.task, report.host, P.RUNNING, message=report.message, edge=report.edge))
     group, slot = now_slot(turn, group.id, slot.key)
     if slot.state is S.READY and probed(group, slot):
-        change(turn, group, slot, S.RUNNING)
+        # It may come back by itself; for how long it is waited for is bounded as at its start.
+        change(turn, group, slot, S.RUNNING, until_ms=turn.now_ms + group.plan.member(slot.member).ready_timeout_ms)
     else:
         _advance(turn, group.id, slot)
+
+
+def _stale(task: Task, report: inp.TaskReady | inp.TaskUnready) -> bool:
+    """An edge that came late or twice: what it says was overtaken by what is known."""
+    return 0 < report.edge <= task.edge
 
 
 def _advance(turn: Turn, group_id: str, slot: Slot) -> None:

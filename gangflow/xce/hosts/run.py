@@ -58,6 +58,7 @@ class Run:
         self._group: TaskGroup | None = None
         self._machine = machine
         self._report = report
+        self._edges = itertools.count(1)
         self._environment = prepared.environment
         self._cwd = prepared.cwd
         self._target = probes.Target(address, dict(launch.ports), prepared.cwd, self._run_probe)
@@ -249,10 +250,10 @@ class Run:
 
     def _on_ready(self, good: bool, error: str) -> None:
         if good:
-            self._report(TaskReady(self.task, self.host))
+            self._report(TaskReady(self.task, self.host, edge=next(self._edges)))
             self._watch_live()
         else:
-            self._report(TaskUnready(self.task, self.host, error))
+            self._report(TaskUnready(self.task, self.host, error, edge=next(self._edges)))
 
     def _watch_live(self) -> None:
         """The live probe counts from the moment when the task was first ready: until then `ready_timeout` bounds it."""

@@ -5,8 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gangflow.xce.core import inputs as inp
+from gangflow.xce.core.events import AnswersForgotten
 from gangflow.xce.core.inputs import Request
-from gangflow.xce.core.limits import ANSWERS_KEPT_MS, ENDED_KEPT_MAX, FORGET_EVERY_MS, VALUE_MAX
+from gangflow.xce.core.limits import (
+    ANSWERS_FORGOTTEN_AT_ONCE,
+    ANSWERS_KEPT_MAX,
+    ANSWERS_KEPT_MS,
+    ENDED_KEPT_MAX,
+    FORGET_EVERY_MS,
+    VALUE_MAX,
+)
 from gangflow.xce.core.state import GroupState, PendCode, Reason
 from gangflow.xce.machine import handle
 from tests.property.greedy import Greedy
@@ -47,6 +55,37 @@ def test_answers_are_kept_for_a_day() -> None:
     assert "k1" in stage.state.answers
     stage.wait(FORGET_EVERY_MS + 1)
     assert stage.state.answers == {}
+
+
+def test_only_so_many_answers_are_kept_and_the_oldest_go_first() -> None:
+    stage = Stage()
+    for number in range(0, ANSWERS_KEPT_MAX + 2, 1_024):
+        keys = range(number, min(number + 1_024, ANSWERS_KEPT_MAX + 2))
+        stage.feed(*(inp.EndGroup("none", G.CANCELLED, request=Request(f"k{key}", "d")) for key in keys))
+    kept = list(stage.state.answers)
+    assert len(kept) <= ANSWERS_KEPT_MAX
+    assert (kept[0], kept[-1]) == (f"k{ANSWERS_FORGOTTEN_AT_ONCE}", f"k{ANSWERS_KEPT_MAX + 1}")
+    forgotten = [event for event in stage.events if isinstance(event, AnswersForgotten)]
+    assert len(forgotten) == 1, "many at once"
+
+
+def test_what_a_coordinator_wrote_no_task_writes_over() -> None:
+    """Scenario 80: who is eligible is the coordinator's word; a member's token, and an operator without a term, are fenced."""
+    stage = Stage()
+    stage.run(PAIR)
+    task = stage.key(stage.slot("rollout"))
+    assert stage.ask(inp.PutValue("g1", "rollouts/eligible", "task", -1, task)).ok, "nobody's yet"
+    stage.ask(inp.TakeCoordination("g1"))
+    assert stage.ask(inp.PutValue("g1", "rollouts/eligible", "first", request=Request(term=1))).ok
+    for writer, term in ((task, 0), (task, 1), (None, 0)):
+        fenced = stage.ask(inp.PutValue("g1", "rollouts/eligible", "forged", -1, writer, Request(term=term)))
+        assert (fenced.status, fenced.code, dict(fenced.fields)) == (409, "fenced", {"term": 1})
+    stage.ask(inp.TakeCoordination("g1"))
+    assert stage.ask(inp.PutValue("g1", "rollouts/eligible", "old", request=Request(term=1))).code == "fenced"
+    assert stage.ask(inp.PutValue("g1", "rollouts/eligible", "second", request=Request(term=2))).ok
+    value = stage.state.values["g1", "rollouts/eligible"]
+    assert (value.value, value.term, value.version) == ("second", 2, 3)
+    assert stage.ask(inp.PutValue("g1", "weights/head", "1", -1, task)).ok, "the members' own keys stay theirs"
 
 
 def test_a_name_is_taken_while_its_group_lives() -> None:

@@ -7,7 +7,7 @@ import pytest
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.effects import Stop
 from gangflow.xce.core.plan import Action, Cause, RulePlan
-from gangflow.xce.core.state import GroupState, SlotState
+from gangflow.xce.core.state import GroupState, PendCode, SlotState
 from tests.unit.xce.core.plans import READY, hosts, job, plan, replicas
 from tests.unit.xce.core.stage import Stage
 
@@ -167,9 +167,12 @@ def test_the_end_is_reached_although_a_host_is_dead() -> None:
 
 
 def test_a_dead_cluster_is_no_running_job() -> None:
-    """Scenario 83: when every host is lost the group is not shown as RUNNING, and its slots say what they wait for."""
+    """Scenario 83: when every host is lost the group is DEGRADED only while a lost place may come back, which is bounded;
+    then it is PENDING with its reason, holds nothing, and starts as a whole when there is room again."""
     stage = Stage(hosts(1))
-    stage.run(plan(job(), replicas()))
+    submitted = stage.now_ms
+    stage.run(plan(job(), replicas(), recovery_timeout_ms=60_000))
+    stage.wait(10_000)
     stage.lose("h0", fence_ms=5_000)
     assert stage.group().state is G.DEGRADED
     stage.wait(5_000)
@@ -178,6 +181,37 @@ def test_a_dead_cluster_is_no_running_job() -> None:
     for slot in stage.group().slots.values():
         assert slot.state is S.PENDING
         assert slot.reason is not None
+    stage.wait(60_000)
+    group = stage.group()
+    assert (group.state, group.cause) == (G.PENDING, "recovery_timeout")
+    assert not any(slot.tasks for slot in group.slots.values())
+    stage.wait(1_000)
+    group = stage.group()
+    assert group.reason is not None
+    assert group.reason.code not in (PendCode.BACKOFF, PendCode.PREPARING)
+    assert group.submitted_ms == submitted, "at its own place"
+    assert group.first_running_ms, "it ran once: that stays a fact of its own"
+    stage.wait(1_000_000)
+    assert stage.group().state is G.PENDING
+    stage.up_host("h0", "b2")
+    stage.bring_up()
+    assert (stage.group().state, stage.group().epoch) == (G.RUNNING, 2)
+
+
+def test_what_is_finished_is_not_done_again_because_the_rest_lost_its_place() -> None:
+    stage = Stage(hosts(1))
+    stage.run(plan(job("train"), job("evaluate"), recovery_timeout_ms=60_000))
+    stage.exit("train", code=0)
+    stage.lose("h0", fence_ms=5_000)
+    stage.wait(5_000)
+    stage.wait(1_000)
+    stage.wait(60_000)
+    assert (stage.group().state, stage.slot("train").state, stage.slot("evaluate").state) == (G.DEGRADED, S.DONE, S.PENDING)
+    assert stage.slot("evaluate").reason is not None
+    stage.up_host("h0", "b2")
+    stage.bring_up()
+    stage.exit("evaluate", code=0)
+    assert stage.group().state is G.SUCCEEDED
 
 
 def test_a_job_that_ends_before_the_others_are_ready_does_not_hold_up_the_start() -> None:

@@ -267,6 +267,135 @@ def test_an_operator_restarts_outside_rules_and_budgets() -> None:
     assert stage.ask(inp.RestartSlot("g1", "rollout", 9, 1)).status == 404
 
 
+def test_a_restart_that_would_do_nothing_is_refused_and_says_in_which_state_the_slot_is() -> None:
+    """Scenario 37: an operator who is told "ok" may rely on it; PENDING, LOST, STOPPING, PLACED are told apart."""
+    stage = Stage(hosts(3, cpu=2_000))
+    stage.run(plan(job(), replicas(count=3, least=1, cpu=1_500)))
+    waits, lost, down = (stage.slot("rollout", n) for n in range(3))
+    assert {len(slot.tasks) for slot in (waits, lost)} == {1}
+    stage.lose(lost.tasks[0].host, fence_ms=60_000)
+    assert stage.slot("rollout", 1).state is S.LOST
+    # It has a backoff to wait for: that is what an operator can take away.
+    assert stage.ask(inp.RestartSlot("g1", "rollout", 1, 1)).ok
+    assert stage.slot("rollout", 1).until_ms == stage.now_ms
+    refused = stage.ask(inp.RestartSlot("g1", "rollout", 1, 1))
+    assert (refused.status, refused.code, dict(refused.fields)) == (409, "conflict", {"state": "LOST"})
+    assert "rollout[1] is LOST" in refused.message
+
+    assert stage.ask(inp.RestartSlot("g1", "rollout", 0, 1)).ok
+    refused = stage.ask(inp.RestartSlot("g1", "rollout", 0, 1))
+    assert (refused.status, dict(refused.fields)) == (409, {"state": "STOPPING"})
+    stage.gone()
+    refused = stage.ask(inp.RestartSlot("g1", "rollout", 0, 2))
+    assert (refused.status, dict(refused.fields)) == (409, {"state": "PLACED"})
+    assert down.state is S.PENDING
+    refused = stage.ask(inp.RestartSlot("g1", "rollout", 2, 0))
+    assert (refused.status, dict(refused.fields)) == (409, {"state": "PENDING"})
+    assert "its reason says for what" in refused.message
+
+
+def test_an_operator_takes_the_pause_from_one_that_is_still_being_stopped() -> None:
+    stage = Stage()
+    stage.run(plan(job(), replicas()))
+    slot = stage.slot("rollout")
+    stage.feed(inp.ReportSlot("g1", "rollout", 0, 1, Cause.HUNG))
+    assert (stage.slot("rollout").state, stage.slot("rollout").until_ms) == (S.STOPPING, stage.now_ms + 1_000)
+    assert stage.ask(inp.RestartSlot("g1", "rollout", 0, slot.incarnation)).ok
+    stage.gone()
+    assert stage.slot("rollout").state is S.PLACED
+
+
+# --- readiness that is lost ----------------------------------------------------------------------------------------------
+
+
+def unready(stage: Stage, member: str, index: int = 0, *, edge: int = 0, message: str = "503") -> None:
+    """The task's probe fails."""
+    slot = stage.slot(member, index)
+    stage.feed(inp.TaskUnready(stage.key(slot), slot.tasks[0].host, message, edge))
+
+
+def ready_again(stage: Stage, member: str, index: int = 0, *, edge: int = 0) -> None:
+    slot = stage.slot(member, index)
+    stage.feed(inp.TaskReady(stage.key(slot), slot.tasks[0].host, edge))
+
+
+def test_a_service_that_was_ready_and_hangs_is_restarted_without_coordinator_live_probe_or_grace() -> None:
+    """Every wait has a deadline: a lost readiness is waited for as long as the first one, then the rules are asked."""
+    stage = Stage()
+    stage.run(plan(job(), replicas(count=1, ready_timeout_ms=30_000)))
+    assert stage.slot("rollout").ready_ms == stage.now_ms
+    stage.wait(100_000)
+    unready(stage, "rollout")
+    assert (stage.group().state, stage.slot("rollout").until_ms) == (G.DEGRADED, stage.now_ms + 30_000)
+    stage.wait(29_999)
+    assert stage.slot("rollout").state is S.RUNNING
+    stage.wait(1)
+    slot = stage.slot("rollout")
+    assert slot.state is S.STOPPING
+    assert slot.exit is not None
+    assert slot.exit.cause is Cause.NOT_READY
+    assert slot.exit.message.startswith("was ready, broke, and is not ready again after 30000 ms: tried http://")
+    stage.gone()
+    stage.wait(1_000)
+    assert stage.slot("rollout").ready_ms == 0, "the next incarnation has never been ready"
+    stage.bring_up()
+    assert stage.group().state is G.RUNNING
+
+
+def test_a_service_that_hangs_each_time_ends_its_group_by_rule() -> None:
+    """Scenario 49, at its weakest: no floor, no grace, no coordinator; the budget of the rule is what ends it."""
+    stage = Stage()
+    rule = RulePlan(Action.RESTART_MEMBER, "rollout", max_restarts=2)
+    stage.run(plan(job(), replicas(count=1, ready_timeout_ms=30_000), rules=(rule,)))
+    for _ in range(3):
+        unready(stage, "rollout")
+        stage.wait(30_000)
+        stage.gone()
+        if not stage.group().state.terminal:
+            stage.wait(60_000)
+            stage.bring_up()
+    stage.gone()
+    assert (stage.group().state, stage.group().cause) == (G.FAILED, "not_ready")
+    assert "was ready" in stage.group().message
+
+
+def test_a_readiness_that_comes_back_has_no_deadline_any_more() -> None:
+    stage = Stage()
+    stage.run(plan(job(), replicas(count=1, ready_timeout_ms=30_000)))
+    first = stage.slot("rollout").ready_ms
+    stage.wait(1_000)
+    unready(stage, "rollout")
+    stage.wait(29_000)
+    ready_again(stage, "rollout")
+    stage.wait(1_000_000)
+    slot = stage.slot("rollout")
+    assert (slot.state, slot.incarnation, slot.ready_ms, slot.until_ms) == (S.READY, 1, first, 0)
+    unready(stage, "rollout")
+    assert stage.slot("rollout").until_ms == stage.now_ms + 30_000, "each loss has its own time"
+
+
+def test_edges_that_come_late_or_twice_change_nothing() -> None:
+    """An agent numbers the edges of a probe; whatever the network does to the reports, the newest edge is what is true."""
+    stage = Stage()
+    stage.run(plan(job(), replicas(count=1)))
+    unready(stage, "rollout", edge=2)
+    assert stage.slot("rollout").state is S.RUNNING
+    ready_again(stage, "rollout", edge=1)
+    assert stage.slot("rollout").state is S.RUNNING, "the edge before the last"
+    ready_again(stage, "rollout", edge=3)
+    unready(stage, "rollout", edge=2)
+    ready_again(stage, "rollout", edge=3)
+    assert (stage.slot("rollout").state, stage.slot("rollout").tasks[0].edge) == (S.READY, 3)
+    unready(stage, "rollout", edge=4)
+    ready_again(stage, "rollout", edge=3)
+    assert stage.slot("rollout").state is S.RUNNING
+    assert stage.ask(inp.RestartSlot("g1", "rollout", 0, 1)).ok
+    stage.gone()
+    stage.bring_up()
+    unready(stage, "rollout", edge=1)
+    assert stage.slot("rollout").state is S.RUNNING, "another incarnation counts anew"
+
+
 def test_an_operator_ends_a_backoff() -> None:
     stage = Stage()
     stage.run(plan(job(), replicas()))
