@@ -8,7 +8,7 @@ from random import Random
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.asking import asks_of
 from gangflow.xce.core.asks import Grant
-from gangflow.xce.core.counts import ACTIVE
+from gangflow.xce.core.counts import ACTIVE, RUNS
 from gangflow.xce.core.due import make_all, owed_in
 from gangflow.xce.core.index import Index
 from gangflow.xce.core.invariants import check, check_step
@@ -119,6 +119,7 @@ class History:
         self.world.after_step.append(self.follow)
         self.world.after_step.append(self.all_that_became_due_is_sent)
         self.world.after_step.append(self.nothing_kept_decides)
+        self.world.after_step.append(self.what_is_ready_is_known)
         self.index = Index(self.world.state)
         self.submitted = 0
         self.steps = 0
@@ -260,7 +261,7 @@ class History:
                 assert group.state is G.DEGRADED, story
                 assert waits, story
         self.nobody_waits_in_vain()
-        self.what_is_ready_is_known()
+        self.nobody_is_left_unready()
         for host in self.world.state.hosts.values():
             assert not host.superseded
         for claim in self.world.state.claims.values():
@@ -275,15 +276,22 @@ class History:
         for key in held:
             assert (key.group, key.epoch, key.member, key.index, key.incarnation) in wanted, f"{key} was left behind"
 
-    def what_is_ready_is_known(self) -> None:
-        """Whatever came late or twice: the state says of every task's readiness what its agent says. None is waited for."""
+    def what_is_ready_is_known(self, world: World, before: State, decision: Decision) -> None:
+        """Whatever came late or twice: the state says of a task's readiness what its agent said last."""
+        for agent in world.agents.values():
+            for key, held in agent.held.items() if not agent.outbox else ():
+                group = decision.state.groups.get(key.group)
+                slot = group.slots[key.member, key.index] if group is not None else None
+                if slot is None or slot.incarnation != key.incarnation or slot.state not in RUNS or not held.edges:
+                    continue
+                phase = slot.tasks[key.task].phase
+                assert (phase is TaskPhase.READY) == held.ready, f"{key} is {phase}; its agent says {held.ready}"
+
+    def nobody_is_left_unready(self) -> None:
+        """A service that hangs was not waited for without end."""
         for agent in self.world.agents.values():
             for key, held in agent.held.items():
-                slot = self.world.state.groups[key.group].slots[key.member, key.index]
-                if slot.incarnation == key.incarnation and held.effect.launch.ready is not None:
-                    told = (slot.state is SlotState.READY, slot.tasks[key.task].phase is TaskPhase.READY)
-                    assert told == (held.ready, held.ready), f"{key}: {slot} and {held}"
-                    assert held.ready, f"{key} is not ready, and nobody does anything about it"
+                assert held.ready or held.effect.launch.ready is None, f"{key} hangs, and nobody does anything about it"
 
     def nobody_waits_in_vain(self) -> None:
         """The reasons are true: a session that knows nothing but the state cannot place anybody who waits."""

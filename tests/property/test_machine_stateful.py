@@ -8,9 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gangflow.xce.core import inputs as inp
 from gangflow.xce.placement import Scheduler
 from tests.property.greedy import Greedy
 from tests.property.histories import History
+from tests.property.world import Faults
+from tests.unit.xce.core.plans import plan, replicas
 
 SEEDS = int(os.environ.get("SEEDS", "40"))
 
@@ -38,6 +41,23 @@ def test_every_history_is_safe_and_comes_to_rest(seed: int) -> None:
 def test_short_histories_of_any_seed(seed: int, moves: int) -> None:
     """The same for seeds that nobody chose; a failing one is shrunk to few moves."""
     play(seed, Greedy, moves)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_edges_of_probes_that_come_late_and_twice_flip_nothing(seed: int) -> None:
+    """Probes that flap, and old reports that come again seconds later: what is believed is what an agent said last."""
+    history = History(seed, Greedy)
+    world = history.world
+    world.faults = Faults(unready=300, stale=400, lose=100)
+    world.jobs_end = False
+    world.start()
+    for number in range(2):
+        world.feed(inp.SubmitGroup(plan(replicas(count=2, ready_timeout_ms=60_000, cpu=500), name=f"flapping-{number}")))
+    world.run(world.now_ms + 300_000)
+    assert world.fired["stale edge"] > 10
+    assert world.fired["unready"] > 10
+    history.calm()
+    assert all(slot.incarnation == 1 for group in world.state.groups.values() for slot in group.slots.values())
 
 
 def test_the_faults_of_the_histories_do_happen() -> None:

@@ -1,4 +1,4 @@
-"""Idempotency keys: a command that was answered is answered the same again, for 24 h (design 4.1) or as long as there is room."""
+"""Idempotency keys: a command that was answered is answered the same again, for 24 h (design 4.1), if there is room."""
 
 from __future__ import annotations
 
