@@ -40,11 +40,16 @@ class Requests:
         """By the identity of an ask that is kept here, so that no other can have it."""
         self._forgotten = fits.forgotten
 
+    def seen(self, ask: Ask) -> Request | None:
+        """All slots of an ask, if this very ask was compiled before."""
+        known = self._asks.get(id(ask))
+        return known[1] if known is not None and self._forgotten == self.fits.forgotten else None
+
     def whole(self, ask: Ask) -> Request:
         """All slots of an ask."""
-        known = self._asks.get(id(ask))
-        if known is not None and known[0] is ask and self._forgotten == self.fits.forgotten:
-            return known[1]
+        known = self.seen(ask)
+        if known is not None:
+            return known
         request = self.part(ask, ask.slots)
         if len(self._asks) >= ASKS_KEPT:
             del self._asks[next(iter(self._asks))]

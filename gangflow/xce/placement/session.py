@@ -78,8 +78,14 @@ def recover(session: Session) -> None:
 
 def place_minima(session: Session) -> None:
     """Phase 3: all required slots of a group, or nothing; a later group may go where an earlier one does not fit."""
+    seen, failed = session.requests.seen, session.failed
     for ask in session.waiting.get(AskKind.MINIMUM, ()):
-        _whole(session, ask)
+        request = seen(ask)
+        if request is not None and request in failed and ask.group not in session.stands:
+            # As `attempt` would say: where many wait, nearly all are such.
+            session.unexplained.append((ask, request.keys, failed[request]))
+        else:
+            _whole(session, ask)
 
 
 def place_surplus(session: Session) -> None:
@@ -91,23 +97,27 @@ def place_surplus(session: Session) -> None:
 def note_reasons(session: Session) -> None:
     """Phase 8: why each refused ask waits, as things stand after everything was placed."""
     found: dict[tuple[str, Failed], Reason] = {}
-    # Reasons are compared by identity: `found` has each of them once, and hashing them would cost more than all the rest.
-    answers: dict[tuple[str, AskKind, int], tuple[Reason, SlotKeys]] = {}
+    refused: dict[tuple[str, AskKind, int], tuple[Reason, SlotKeys]] = {}
     for ask, keys, failed in session.unexplained:
+        whole = ask.kind is AskKind.MINIMUM
+        reason: Reason | None
         if isinstance(failed, Reason):
             reason = failed
         else:
             # A group that holds nothing itself gets the same answer as any other of its shape.
-            who = ask.group if ask.held or ask.kind is not AskKind.MINIMUM else ""
-            known = found.get((who, failed))
-            if known is None:
+            key = ("" if whole and not ask.held else ask.group, failed)
+            reason = found.get(key)
+            if reason is None:
                 part = failed.request.part
                 never = None if ask.excluded else never_part(session.fits, part)
-                known = found[who, failed] = never or explain(session.fits, part, ask.group, failed.blocked)
-            reason = known
-        key = (ask.group, ask.kind, id(reason))
-        answers[key] = (reason, answers[key][1] + keys if key in answers else keys)
-    for (group, _, _), (reason, slots) in answers.items():
+                reason = found[key] = never or explain(session.fits, part, ask.group, failed.blocked)
+        if whole:
+            session.answers.append(Refusal(ask.group, reason, keys))
+        else:
+            # Slots that wait for the same reason, which `found` has once: comparing reasons would cost more than all the rest.
+            same = (ask.group, ask.kind, id(reason))
+            refused[same] = (reason, refused[same][1] + keys if same in refused else keys)
+    for (group, _, _), (reason, slots) in refused.items():
         session.answers.append(Refusal(group, reason, slots))
 
 
