@@ -11,6 +11,8 @@ from gangflow.xce.controller import Options
 from gangflow.xce.hosts.settings import AgentOptions
 
 PREFIX = "GANGFLOW_"
+IDLE_LEASES = 4
+"""An agent that has neither tasks nor an actor ends after so many leases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,5 +53,5 @@ class Lease:
 
     @property
     def for_agent(self) -> AgentOptions:
-        """An agent's options with these limits."""
-        return AgentOptions(self.lease_ms, self.fence_ms)
+        """An agent's options with these limits. One whose node left Ray has nobody to wait for."""
+        return AgentOptions(self.lease_ms, self.fence_ms, idle_exit_ms=IDLE_LEASES * self.lease_ms)

@@ -104,8 +104,8 @@ class TaskKeeper:
 
     @property
     def busy(self) -> bool:
-        """Whether it holds a task, or a report that nobody has confirmed."""
-        return bool(self._entries) or len(self.outbox) > 0
+        """Whether it holds a task. Exits that nobody has confirmed are on disk, where the next agent finds them."""
+        return bool(self._entries)
 
     def inventory(self) -> tuple[tuple[str, TaskKey], ...]:
         return tuple((entry.host, entry.task) for entry in self._entries.values())

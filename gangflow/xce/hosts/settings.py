@@ -61,7 +61,7 @@ class AgentOptions:
     control_groups: bool = True
     """Use control groups where this user may make them."""
     idle_exit_ms: int = 600_000
-    """Without tasks, controller and unacknowledged reports for this long, the agent ends by itself; 0: never."""
+    """Without tasks and controller for this long, the agent ends by itself; 0: never."""
 
     @property
     def beat_s(self) -> float:
