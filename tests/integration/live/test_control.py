@@ -124,7 +124,7 @@ def test_everything_but_the_members_is_killed_and_started_again_later(live: Live
 
 
 def test_a_start_on_the_journal_beside_a_coordinator_that_lives(live: Live) -> None:
-    """Scenario 80: the controller and its supervisor go, the coordinator stays; the start brings another: one of both is left."""
+    """Scenario 80: the controller and its supervisor go, the coordinator stays; the start brings another: one is left."""
     run = live.run(build(CONFIG))
     _reach(run, 10)
     (first,) = live.coordinators(run.id)
