@@ -20,7 +20,8 @@ class SlotSeen:
     phase: str
     seq: int
     url: str = ""
-    detail: str = ""
+    unready_ms: int | None = None
+    """RUNNING, and this incarnation was READY before: for how long it has not been. None: not so, it comes up."""
 
 
 @dataclass(frozen=True, slots=True)

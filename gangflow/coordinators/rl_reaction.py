@@ -144,9 +144,11 @@ def _slot(state: RLState, seen: SlotSeen, now: int) -> RLState:
         rollout = _reborn(rollout, seen.incarnation)
     rollout = replace(rollout, seq=seen.seq, url=seen.url or rollout.url)
     followed = _follow(rollout, seen.phase)
-    if followed.state is RolloutState.LOADING and rollout.state in ANSWERING:
-        # XCE's probe fails where our health checks would: it is unhealthy since the first of either.
-        followed = replace(followed, unhealthy_since_ms=rollout.unhealthy_since_ms or now)
+    if followed.state is RolloutState.LOADING and (rollout.state in ANSWERING or seen.unready_ms is not None):
+        # XCE's probe fails where our health checks would: it is unhealthy since the first of either. Also for a coordinator
+        # that was not there when it broke: "comes up" and "was ready and broke" are different facts.
+        since = max(1, now - (seen.unready_ms or 0))
+        followed = replace(followed, unhealthy_since_ms=rollout.unhealthy_since_ms or since)
     return state.put(followed)
 
 

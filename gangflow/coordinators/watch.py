@@ -46,16 +46,19 @@ def listed(view: GroupView, port: str, head: str | None = None, published: str |
     return Listed(
         view.seq,
         view.state,
-        tuple(slot_of(slot, view.seq, port) for member in view.members for slot in member.slots),
+        tuple(slot_of(slot, view, port) for member in view.members for slot in member.slots),
         _head(head),
         _eligible(published),
     )
 
 
-def slot_of(slot: SlotView, seq: int, port: str) -> SlotSeen:
+def slot_of(slot: SlotView, view: GroupView, port: str) -> SlotSeen:
     """One slot of a view; the address is that of its first task on the engine's port."""
     addresses = slot.addresses.get(port, ())
-    return SlotSeen(slot.member, slot.index, slot.incarnation, slot.state, seq, f"http://{addresses[0]}" if addresses else "")
+    url = f"http://{addresses[0]}" if addresses else ""
+    broke = slot.state == "RUNNING" and slot.ready_ms > 0
+    unready_ms = max(0, view.now_ms - slot.since_ms) if broke else None
+    return SlotSeen(slot.member, slot.index, slot.incarnation, slot.state, view.seq, url, unready_ms)
 
 
 def observations(event: EventView) -> Iterator[Observation]:
@@ -65,7 +68,9 @@ def observations(event: EventView) -> Iterator[Observation]:
         case "SlotPlaced":
             yield SlotSeen(data["member"], int(data["index"]), int(data["incarnation"]), "PLACED", event.seq)
         case "SlotChanged" | "SlotExited":
-            yield SlotSeen(data["member"], int(data["index"]), int(data["incarnation"]), str(data["state"]), event.seq)
+            broke = (data.get("before"), data["state"]) == ("READY", "RUNNING")
+            place = (data["member"], int(data["index"]), int(data["incarnation"]))
+            yield SlotSeen(*place, str(data["state"]), event.seq, unready_ms=0 if broke else None)
         case "GroupChanged":
             yield GroupSeen(str(data["state"]), event.seq)
         case "ValueWritten" if data["name"] == HEAD and (head := _head(data["value"])) is not None:

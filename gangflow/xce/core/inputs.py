@@ -18,7 +18,7 @@ class Request:
     key: str = ""
     """Idempotency key; empty: not remembered."""
     digest: str = ""
-    """Of the request's method, path and body."""
+    """Of the request's method, path, query and body."""
     term: int = 0
     """A coordinator's term; 0: not a coordinator. An older term than the group's is refused (`fenced`)."""
     actor: str = ""

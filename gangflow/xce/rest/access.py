@@ -98,7 +98,10 @@ async def _asked(request: Request, caller: Annotated[Principal, Depends(_caller)
     term = request.headers.get(TERM_HEADER, "0")
     if not (term.isascii() and term.isdigit() and len(term) < 16):
         raise Refusal(422, "invalid_request", f"{TERM_HEADER} is not a term: {term[:40]!r}")
-    digest = hashlib.sha256(f"{request.method} {request.url.path}\n".encode() + await request.body()).hexdigest()
+    # What a parameter changes is another request: the query is a part of it as it was sent.
+    query = f"?{request.url.query}" if request.url.query else ""
+    target = f"{request.method} {request.url.path}{query}\n"
+    digest = hashlib.sha256(target.encode() + await request.body()).hexdigest()
     # Two callers' keys never meet: a task can not learn, or block, what the admin did under some key.
     return Asked(key=f"{caller.name}:{key}" if key else "", digest=digest if key else "", term=int(term), actor=caller.name)
 

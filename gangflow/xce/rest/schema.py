@@ -101,6 +101,8 @@ class SlotView(View):
     since_ms: int = 0
     until_ms: int = 0
     """The deadline of the present state; 0: none."""
+    ready_ms: int = 0
+    """When this incarnation was first READY; 0: never."""
     restarts: int = 0
     reason: ReasonView | None = None
     exit: ExitView | None = None
@@ -181,6 +183,8 @@ class GroupView(View):
     excluded: tuple[str, ...] = ()
     """Hosts that this group must not use."""
     coordinator_term: int = 0
+    now_ms: int = 0
+    """The controller's clock when it answered, for the ages of things; only in the detail."""
     document: dict[str, Any] | None = None
     """The spec as submitted; only in the detail."""
     members: tuple[MemberView, ...] = ()

@@ -65,7 +65,7 @@ GROUP_WORDS: Mapping[GroupState, str] = {
 }
 
 
-def group_view(state: State, group: Group, seq: int, *, document: bool = True) -> GroupView:
+def group_view(state: State, group: Group, seq: int, *, now_ms: int = 0, document: bool = True) -> GroupView:
     """One group with its members, slots and claims; `document` adds the spec as it was submitted."""
     plan = group.plan
     return GroupView(
@@ -92,6 +92,7 @@ def group_view(state: State, group: Group, seq: int, *, document: bool = True) -
         tolerated=tuple(SlotName(member=member, index=index) for member, index in group.tolerated),
         excluded=group.excluded,
         coordinator_term=group.coordinator_term,
+        now_ms=now_ms,
         document=_document(plan.document) if document else None,
         members=tuple(member_view(state, group, member) for member in plan.members),
         claims=tuple(claim_view(claim) for claim in state.claims.values() if claim.group == group.id),
@@ -155,6 +156,7 @@ def slot_view(state: State, slot: Slot) -> SlotView:
         addresses=addresses,
         since_ms=slot.since_ms,
         until_ms=slot.until_ms,
+        ready_ms=slot.ready_ms,
         restarts=slot.restarts,
         reason=reason_view(slot.reason),
         exit=exit_view(slot.exit),

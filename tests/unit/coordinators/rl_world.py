@@ -63,6 +63,8 @@ class World:
     fenced: set[int] = field(default_factory=set)
     coordinators: dict[int, RLState] = field(default_factory=dict)
     """By term; a fenced one is stopped."""
+    broke: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(index, incarnation) that was READY and is RUNNING: since when."""
     story: list[tuple[int, int, RolloutState]] = field(default_factory=list)
     """(index, incarnation, state) as the newest coordinator saw them, in order."""
 
@@ -87,7 +89,9 @@ class World:
 
     def slot_seen(self, index: int) -> SlotSeen:
         incarnation, phase = self.slots[index]
-        return SlotSeen(self.limits.rollout, index, incarnation, phase, self.seq, url(index))
+        since = self.broke.get((index, incarnation)) if phase == "RUNNING" else None
+        unready_ms = self.now - since if since is not None else None
+        return SlotSeen(self.limits.rollout, index, incarnation, phase, self.seq, url(index), unready_ms)
 
     def tell(self, term: int, observation: Observation) -> list[Action]:
         """One coordinator observes and acts; a fenced one has stopped."""
@@ -153,7 +157,9 @@ class World:
     def move(self, index: int, phase: str, incarnation: int | None = None) -> None:
         """XCE moves a slot, and says so to every coordinator."""
         self.seq += 1
-        old, _ = self.slots[index]
+        old, last = self.slots[index]
+        if (last, phase) == ("READY", "RUNNING"):
+            self.broke[index, old] = self.now
         number = old if incarnation is None else incarnation
         self.slots[index] = (number, phase)
         if phase in UP and (index, number) not in self.engines:

@@ -62,11 +62,30 @@ def test_an_engine_that_answers_again_in_time_is_synced_and_not_reported() -> No
     assert world.serving() == [0, 1]
 
 
+@pytest.mark.parametrize("there_when_it_broke", [True, False])
+def test_a_coordinator_that_takes_over_keeps_the_clock_of_an_engine_that_broke(there_when_it_broke: bool) -> None:
+    """Scenarios 48 and 84: whoever starts anew, however often, sees "was ready and broke", not "comes up"."""
+    world = running(unhealthy_ms=10_000)
+    if not there_when_it_broke:
+        world.coordinators.clear()
+    world.move(0, "RUNNING")
+    for _ in range(3):
+        world.now += 3_000
+        world.coordinators.clear()
+        world.start()
+    assert not world.reports()
+    world.wait(999)
+    assert not world.reports()
+    world.wait(1)
+    assert [(r.index, r.incarnation, r.cause) for r in world.reports()] == [(0, 1, Cause.UNHEALTHY)]
+
+
 def test_an_engine_that_was_never_ready_is_bounded_by_xce_alone() -> None:
     world = running(unhealthy_ms=1_000)
     world.kill(0)
     for phase in ("PLACED", "STARTING", "RUNNING"):
         world.move(0, phase, 2)
+    world.start()
     world.wait(60_000)
     assert not world.reports()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,10 @@ import pytest
 from gangflow.coordinators import watch
 from gangflow.coordinators.rl_messages import BeatMissing, BeatSeen, BeatsUnknown, GroupSeen, SlotSeen, TrainerFailed
 from gangflow.specs.coordinator import RLCoordinator
+from gangflow.xce.core.state import SlotState
 from gangflow.xce.rest.messages import BeatList, BeatView, EventView
+from gangflow.xce.rest.views import group_view
+from tests.unit.xce.rest.fake import running, state_of
 
 
 def event(kind: str, **data: Any) -> EventView:
@@ -22,6 +26,14 @@ def event(kind: str, **data: Any) -> EventView:
     [
         (event("SlotPlaced", member="rollout", index=1, incarnation=2), SlotSeen("rollout", 1, 2, "PLACED", 7)),
         (event("SlotExited", member="rollout", index=1, incarnation=2, state="EXIT"), SlotSeen("rollout", 1, 2, "EXIT", 7)),
+        (
+            event("SlotChanged", member="rollout", index=1, incarnation=2, before="STARTING", state="RUNNING"),
+            SlotSeen("rollout", 1, 2, "RUNNING", 7),
+        ),
+        (
+            event("SlotChanged", member="rollout", index=1, incarnation=2, before="READY", state="RUNNING"),
+            SlotSeen("rollout", 1, 2, "RUNNING", 7, unready_ms=0),
+        ),
         (event("GroupChanged", state="RUNNING"), GroupSeen("RUNNING", 7)),
         (event("TryVoided"), GroupSeen("PENDING", 7)),
         (
@@ -45,6 +57,19 @@ def test_events(given: EventView, meant: object) -> None:
 )
 def test_what_means_nothing(given: EventView) -> None:
     assert list(watch.observations(given)) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "ready_ms", "unready_ms"), [("RUNNING", 0, None), ("RUNNING", 500, 4_000), ("READY", 500, None)]
+)
+def test_a_listed_slot_says_whether_it_comes_up_or_was_ready_and_broke(
+    state: str, ready_ms: int, unready_ms: int | None
+) -> None:
+    group = running()
+    slot = replace(group.slots["rollout", 0], state=SlotState(state), ready_ms=ready_ms, since_ms=6_000)
+    group = replace(group, slots={**group.slots, slot.key: slot})
+    seen = watch.listed(group_view(state_of(group), group, 7, now_ms=10_000), "http")
+    assert [one.unready_ms for one in seen.slots] == [None, unready_ms, None]
 
 
 def beats(*views: BeatView, now: int = 10_000, unknown: int = 0) -> BeatList:

@@ -63,7 +63,7 @@ async def groups(
 async def group(group: str, caller: Caller, service: Serving) -> Response:
     """One group in detail: states, slots, hosts, addresses, claims, pend reason, restarts, the spec as submitted."""
     seq, found = service.controller.seq, service.group(group, caller)
-    return shown(group_view(service.state, found, seq))
+    return shown(group_view(service.state, found, seq, now_ms=service.controller.now_ms()))
 
 
 @router.delete("/groups/{group}", response_model=Done)

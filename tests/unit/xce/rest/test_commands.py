@@ -58,15 +58,17 @@ async def test_only_a_coordinators_causes_can_be_reported(admin: AsyncClient, co
     assert not controller.commands
 
 
-async def test_the_digest_is_of_method_path_and_body(http: httpx.AsyncClient, controller: FakeController) -> None:
+async def test_the_digest_is_of_method_path_query_and_body(http: httpx.AsyncClient, controller: FakeController) -> None:
     headers = {"Idempotency-Key": "k1"}
     for body in ('{"value":"1"}', '{"value":"1"}', '{"value":"2"}'):
         content = {"content": body, "headers": {**headers, "Content-Type": "application/json"}}
         assert (await http.put("/v1/groups/g1/kv/a", **content)).status_code == 200
-    await http.put("/v1/groups/g1/kv/b", content='{"value":"1"}', headers={**headers, "Content-Type": "application/json"})
+    for path in ("b", "b?dry=1", "b?dry=2"):
+        json_headers = {**headers, "Content-Type": "application/json"}
+        await http.put(f"/v1/groups/g1/kv/{path}", content='{"value":"1"}', headers=json_headers)
     digests = [command.request.digest for command in controller.commands]
     assert digests[0] == digests[1]
-    assert len(set(digests)) == 3
+    assert len(set(digests)) == 5
     assert {command.request.key for command in controller.commands} == {"admin:k1"}
 
 

@@ -40,7 +40,7 @@ async def test_list_then_watch_has_no_gap(admin: AsyncClient, controller: FakeCo
     events += await take(stream, 1)
     assert [event.seq for event in events] == [101, 102, 103]
     assert [event.type for event in events] == ["GroupChanged", "ValueWritten", "CoordinatorStarted"]
-    assert events[1].data == {"group": "g1", "name": "a", "value": "1", "version": 1}
+    assert events[1].data == {"group": "g1", "name": "a", "value": "1", "version": 1, "term": 0}
     assert events[0].at_ms == 7_000
     await stream.aclose()  # type: ignore[attr-defined]
 

@@ -6,9 +6,10 @@ import pytest
 
 from gangflow.xce.core.plan import Cause
 from gangflow.xce.core.state import GroupState, HostState, Slot, SlotState
+from gangflow.xce.rest.aclient import AsyncClient
 from gangflow.xce.rest.host_views import HOST_WORDS, host_views
 from gangflow.xce.rest.views import GROUP_WORDS, SLOT_WORDS, group_view, queue_items, satisfied_now, slot_view
-from tests.unit.xce.rest.fake import ended, host, pending, running, state_of, task
+from tests.unit.xce.rest.fake import FakeController, ended, host, pending, running, state_of, task
 
 
 def test_every_state_has_a_word_of_lsf() -> None:
@@ -42,6 +43,12 @@ def test_a_group_in_detail() -> None:
     assert waiting.reason is not None
     assert (waiting.lsf, waiting.reason.shortfall, waiting.reason.blocker) == ("PEND", {"gpus": 1_000}, "g2")
     assert [claim.path for claim in view.claims] == ["/claims/c1"]
+
+
+async def test_the_detail_has_the_controllers_clock_for_the_ages_of_things(
+    admin: AsyncClient, controller: FakeController
+) -> None:
+    assert (await admin.group("g1")).now_ms == controller.now_ms() > 0
 
 
 def test_no_view_shows_a_secret() -> None:
