@@ -12,6 +12,7 @@ from gangflow.xce.placement.snapshot import WHOLE, ClusterView, Taken
 
 Shares = tuple[tuple[int, int], ...]
 PICKS_KEPT = 1 << 14
+NO_DEVICES = np.zeros((0, 0), dtype=np.int32)
 NO_PORTS: tuple[int, ...] = ()
 
 
@@ -63,7 +64,7 @@ class Draft:
             if paid in hosts:
                 taken[:, hosts.index(paid)] -= need.take_once[:, 0]
         gpus: Sequence[Sequence[Shares]] = ()
-        before = after = None
+        before, after = None, NO_DEVICES
         if need.uses_gpus:
             before = view.gpu_free.take(rows, axis=0)
             left = before.tolist()

@@ -16,8 +16,6 @@ from gangflow.xce.placement.topology import Bools, Ints, Topology
 
 ENDLESS = 1 << 20
 """Bundles that fit where nothing is asked for; small enough that sums over every host stay in range."""
-AT_ONCE = 1_024
-"""Hosts of a domain up to which its free amounts are added up on the spot."""
 FIT_LIMIT = 128
 """Distinct needs with a vector of their own, at least: at 100,000 hosts one takes about a megabyte."""
 FIT_CELLS = 1 << 25
@@ -273,21 +271,11 @@ class FreeSums:
 
     def level(self, level: int) -> Ints:
         """The sums of one level's domains, refreshed."""
-        self._refresh()
+        self.refresh()
         offset = self.view.topology.offset
         if level == self.view.topology.depth:
             return self._rows
         return self.sums[offset[level] : offset[level + 1]]
-
-    def of(self, level: int, domain: int) -> Ints:
-        """The sums of one domain; a small one is added up at once, which is cheaper than to keep all sums up to date."""
-        low, high = self.view.topology.hosts(level, domain)
-        fresh = self._generation == self.view.generation and self._seen == len(self.view.touched)
-        if fresh or high - low > AT_ONCE:
-            kept: Ints = self.level(level)[domain]
-            return kept
-        found: Ints = np.add.reduce(self._free(slice(low, high), self.view.avail[:, low:high]), axis=1)
-        return found
 
     def capacity(self, level: int) -> Ints:
         """The same sums, if every host was UP and nothing ran."""
@@ -310,7 +298,13 @@ class FreeSums:
             found *= self.view.usable[rows]
         return found
 
-    def _refresh(self) -> None:
+    @property
+    def behind(self) -> int:
+        """As `Fit.behind`."""
+        return len(self.view.touched) - self._seen if self._generation == self.view.generation else -1
+
+    def refresh(self, changed: Rows | None = None) -> None:
+        """As `Fit.refresh`."""
         view = self.view
         log = view.touched
         if self._generation == view.generation and self._seen == len(log):
@@ -319,7 +313,8 @@ class FreeSums:
             self._rows = np.ascontiguousarray(self.free(slice(None)))
             add_up(view.topology, self._rows, self.sums)
         else:
-            changed = self.recent.since(self._seen)
+            if changed is None:
+                changed = self.recent.since(self._seen)
             rows = changed.index
             now = self._free(rows, changed.avail).T
             delta = now - self._rows.take(rows, axis=0)
@@ -366,15 +361,10 @@ class Fits:
         self._fits[key] = fit
         return fit
 
-    def refresh(self, fits: Sequence[Fit]) -> None:
-        """Refresh several vectors: what changed is gathered once for all of them."""
-        stale = [fit for fit in fits if fit.behind > 0]
-        if len(stale) > 1:
-            most = max(fit.behind for fit in stale)
-            if most <= self.view.topology.size:
-                changed = self.recent.since(len(self.view.touched) - most)
-                for fit in stale:
-                    fit.refresh(changed)
-                return
-        for fit in fits:
-            fit.refresh()
+    def refresh(self, fits: Sequence[Fit], sums: bool = False) -> None:
+        """Refresh several vectors (and the sums of what is free): what changed is gathered once for all of them."""
+        readers: list[Fit | FreeSums] = [*fits, self.sums] if sums else [*fits]
+        most = max([reader.behind for reader in readers], default=0)
+        changed = self.recent.since(len(self.view.touched) - most) if 0 < most <= self.view.topology.size else None
+        for reader in readers:
+            reader.refresh(changed)

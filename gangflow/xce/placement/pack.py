@@ -97,28 +97,12 @@ class Placer:
 
     def _one_domain(self, part: Part, level: int, scope: Scope, required: bool, near: Sequence[int] = ()) -> bool:
         mark, placed = self.draft.mark(), len(self.placed)
-        domains = self._with_room(part, level, self.candidates(part, level, scope, required, near))
-        for domain in islice(domains, TRIES if required else FEW_TRIES):
+        for domain in islice(self.candidates(part, level, scope, required, near), TRIES if required else FEW_TRIES):
             if self.inside(part, (level, domain)):
                 return True
             self.draft.rollback(mark)
             del self.placed[placed:]
         return False
-
-    def _with_room(self, part: Part, level: int, batches: Iterator[Sequence[int]]) -> Iterator[int]:
-        """Those that have enough in sum for all needs of a part together: each alone may fit where both do not."""
-        row = self.fits.sums.row(part.amounts) if len(part.demands) > 1 else None
-        for domains in batches:
-            if row is None:
-                yield from domains if len(part.demands) < 2 else ()
-            elif len(domains) > 2:
-                among = np.array(domains, dtype=np.intp)
-                yield from among[(self.fits.sums.level(level)[among] >= row).all(axis=1)].tolist()
-            else:
-                # Adding one up costs less than to bring the sums of all domains up to date.
-                for domain in domains:
-                    if bool((self.fits.sums.of(level, domain) >= row).all()):
-                        yield domain
 
     def _few_domains(self, part: Part, level: int, scope: Scope) -> bool:
         """Child by child, each in one domain if it fits there, and rather in one that a sibling stands in."""
@@ -138,10 +122,8 @@ class Placer:
             return self.place(child, scope)
         return self._one_domain(child, level, scope, False, used) or self._few_domains(child, level, scope)
 
-    def candidates(
-        self, part: Part, level: int, scope: Scope, required: bool, near: Sequence[int] = ()
-    ) -> Iterator[Sequence[int]]:
-        """Domains in which the part may fit, best first, in batches. What it already stands in binds a required packing."""
+    def candidates(self, part: Part, level: int, scope: Scope, required: bool, near: Sequence[int] = ()) -> Iterator[int]:
+        """Domains in which the part may fit, best first. What it already stands in binds a required packing."""
         low, high = self.topology.within(scope[0], scope[1], level)
         ok: npt.NDArray[np.bool_] | None = None
         keys: list[Ints] = []
@@ -158,6 +140,11 @@ class Placer:
             stand[[domain for domain in held if 0 <= domain < high - low]] = True
             ok &= stand
         found = ok.nonzero()[0]
+        if len(found) and len(part.demands) > 1:
+            # Enough in sum for all needs together: each alone may fit where both do not.
+            row = self.fits.sums.row(part.amounts)
+            room = self.fits.sums.level(level)[low:high].take(found, axis=0)
+            found = found[(room >= row).all(axis=1)] if row is not None else found[:0]
         if len(found) > 1 and self.view.gpu_free.shape[1] and not any(fit.need.uses_gpus for fit, _ in part.demands):
             # Of equals, the domain whose GPUs are least: they stay free for those who need them.
             keys.append(self.fits.sums.level(level)[low:high, self.view.gpu_row])
@@ -166,7 +153,7 @@ class Placer:
 
     def _best_first(
         self, part: Part, found: npt.NDArray[np.intp], keys: Sequence[Ints], low: int, first: Mapping[int, None]
-    ) -> Iterator[Sequence[int]]:
+    ) -> Iterator[int]:
         """The found domains, numbered from `low`, by the keys in turn, then by number; those of `first` before all others."""
         best = -1
         if len(found) and not first:
@@ -178,16 +165,15 @@ class Placer:
                 values = key.take(least)
                 least = least[values == values.min()]
             best = int(least[0]) + low
-            yield (best,)
+            yield best
         if len(found) < 2 and not first:
             return
         # What was taken to try the best one is given back: the keys are to show that.
-        self.fits.refresh([fit for fit, _ in part.demands])
-        self.fits.sums.level(0)
+        self.fits.refresh([fit for fit, _ in part.demands], sums=True)
         order = found[np.lexsort([key.take(found) for key in reversed(keys)])] if keys else found
         ordered: list[int] = (order + low).tolist()
-        yield [domain for domain in ordered if domain in first]
-        yield [domain for domain in ordered if domain not in first and domain != best]
+        yield from [domain for domain in ordered if domain in first]
+        yield from [domain for domain in ordered if domain not in first and domain != best]
 
     def inside(self, part: Part, scope: Scope) -> bool:
         """Place a part in a scope that satisfies its own packing."""

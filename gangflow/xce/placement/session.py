@@ -176,7 +176,7 @@ def attempt(session: Session, ask: Ask, slots: tuple[SlotAsk, ...]) -> tuple[Gra
         return session.late
     session.work -= 1
     session.last = ask.group
-    session.fits.refresh(request.fits)
+    session.fits.refresh(request.fits, sums=request.part.pack is not None and len(request.fits) > 1)
     try:
         placer = _placed(session.fits, request)
     except UnknownLevel as error:

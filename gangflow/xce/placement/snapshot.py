@@ -38,8 +38,9 @@ class Taken(NamedTuple):
     amounts: Ints
     """As `ClusterView.avail`, of these hosts."""
     before: npt.NDArray[np.int32] | None
-    after: npt.NDArray[np.int32] | None
-    """The hosts' devices, if it took any."""
+    """The hosts' devices before it, if it took any."""
+    after: npt.NDArray[np.int32]
+    """The same after it."""
     bits: list[tuple[int, int]]
     """Port numbers of each host, as bits."""
 
@@ -120,10 +121,11 @@ class ClusterView:
             self._set_hosts(state.hosts)
         expected, self._expected = self._expected, {}
         if state.groups is not self._groups:
-            for gid in _changed_groups(state.groups, self._groups, self._known):
+            known = list(state.groups.values())
+            for gid in _changed_groups(state.groups, self._groups, known, self._known):
                 self._reconcile(gid, state.groups.get(gid))
                 expected.pop(gid, None)
-            self._groups, self._known = state.groups, list(state.groups.values())
+            self._groups, self._known = state.groups, known
         for gid in expected:
             self._reconcile(gid, state.groups.get(gid))
 
@@ -196,22 +198,32 @@ class ClusterView:
 
     def _give_back(self, gid: str) -> None:
         """All of a group at once, as it was taken."""
-        for taken in self.granted.pop(gid):
-            rows = taken.rows
-            counters = self.avail[: self.gpu_row]
-            counters[:, rows] += taken.amounts[: self.gpu_row]
-            if taken.before is not None and taken.after is not None:
-                # Others may have changed these devices since: the difference is given back, and whole ones are counted anew.
-                self.gpu_free[rows] += taken.before - taken.after
-                gpus = self.gpu_free.take(rows, axis=0)
-                self.avail[self.gpu_row, rows] = np.add.reduce(gpus, axis=1)
-                self.avail[self.whole_row, rows] = np.add.reduce(gpus == WHOLE, axis=1)
+        takes = self.granted.pop(gid)
+        hosts = self.holders.pop(gid)
+        del self.booked[gid]
+        if not takes:
+            return
+        rows = np.concatenate([taken.rows for taken in takes])
+        amounts = np.concatenate([taken.amounts for taken in takes], axis=1)[: self.gpu_row]
+        if len(hosts) == len(rows):
+            self.free[rows] += amounts.T
+        else:
+            np.add.at(self.free, rows, amounts.T)
+        devices = [(taken.rows, taken.before - taken.after) for taken in takes if taken.before is not None]
+        for some, shares in devices:
+            self.gpu_free[some] += shares
+        if devices:
+            # Others may have changed the same devices since: what is whole is counted anew.
+            rows = np.concatenate([some for some, _ in devices])
+            gpus = self.gpu_free.take(rows, axis=0)
+            self.avail[self.gpu_row, rows] = np.add.reduce(gpus, axis=1)
+            self.avail[self.whole_row, rows] = np.add.reduce(gpus == WHOLE, axis=1)
+        for taken in takes:
             for row, bits in taken.bits:
                 changed = self.ports.change(row, bits, False)
                 if len(changed) > 1:
                     self.touch(changed)
-            self.touch(taken.hosts)
-        del self.booked[gid], self.holders[gid]
+        self.touch(hosts)
 
     def _account(self, gid: str, tasks: Sequence[Task], sign: int) -> None:
         """Give a group's allocations back (+1) or take them (-1). Amounts on hosts that do not exist are nobody's."""
@@ -299,13 +311,14 @@ def _changed(now: Iterable[Host], before: Iterable[Host]) -> list[Host]:
     return found + now[len(before) :]
 
 
-def _changed_groups(now: Mapping[str, Group], before: Mapping[str, Group], old: Sequence[Group]) -> list[str]:
-    """Ids whose group differs, forgotten ones too. `old` are the groups of `before`, in order.
+def _changed_groups(
+    now: Mapping[str, Group], before: Mapping[str, Group], new: Sequence[Group], old: Sequence[Group]
+) -> list[str]:
+    """Ids whose group differs, forgotten ones too. `new` and `old` are the groups of `now` and `before`, in order.
 
     A list comparison takes equal stretches at the speed of C, so it is only asked where the next difference is: what changed,
     what was forgotten, what is new. Groups keep their order; if they did not, all are compared.
     """
-    new = list(now.values())
     found: list[str] = []
     at, behind = 0, 0
     while True:
