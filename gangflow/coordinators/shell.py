@@ -51,10 +51,11 @@ from gangflow.xce.rest.schema import GroupView
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-HEALTH_PERIOD_S = 0.5
-"""Three failures take a rollout out: an engine that is known dead is out within 2 s."""
+HEALTH_PERIOD_S = 1.0
+HEALTH_RETRY_S = 0.25
+"""After a failure. Three failures take a rollout out: an engine that is known dead is out within 2 s."""
 HEALTH_TIMEOUT_S = 1.0
-BEAT_PERIOD_S = 1.0
+BEAT_PERIOD_S = 2.0
 AWAY_S = 0.5
 """Between two tries while XCE does not answer."""
 
@@ -304,7 +305,7 @@ class Coordinator:
         index, incarnation = key
         well = True
         while True:
-            await asyncio.sleep(HEALTH_PERIOD_S)
+            await asyncio.sleep(HEALTH_PERIOD_S if well else HEALTH_RETRY_S)
             try:
                 await engine.health(HEALTH_TIMEOUT_S)
             except (EngineRefused, EngineSilent):

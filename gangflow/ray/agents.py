@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import logging
 import os
@@ -54,6 +55,9 @@ class LoopThread:
     """
 
     def __init__(self, name: str) -> None:
+        # What Ray and we have imported lives as long as the process: an idle one need not search it for garbage for ever.
+        gc.collect()
+        gc.freeze()
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, name=name, daemon=True).start()
 

@@ -127,7 +127,8 @@ def _start(folder: Path, home: Path, dashboard: bool, cpus: int | None) -> RayHe
         f"--object-store-memory={OBJECT_STORE_BYTES}", "--disable-usage-stats", "--node-ip-address=127.0.0.1",
         f"--include-dashboard={str(dashboard).lower()}", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}",
         f"--ray-client-server-port={client_port}", "--dashboard-agent-listen-port=0", "--dashboard-agent-grpc-port=0",
-        "--runtime-env-agent-port=0", "--metrics-export-port=0", *([f"--num-cpus={cpus}"] if cpus is not None else []),
+        "--runtime-env-agent-port=0", "--metrics-export-port=0", "--no-monitor", "--include-log-monitor=false",
+        *([f"--num-cpus={cpus}"] if cpus is not None else []),
     ]  # fmt: skip
     environment = with_scripts(without_ray(os.environ)) | head.environment | _dashboard_environment(home)
     try:

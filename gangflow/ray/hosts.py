@@ -24,7 +24,7 @@ from gangflow.xce.core.state import HostFacts, TaskKey
 from gangflow.xce.hosts.link import LinkCalls
 from gangflow.xce.ports import LogChunk
 
-NODES_S = 2.0
+NODES_S = 5.0
 """Between two looks at which nodes there are."""
 ANSWER_S = 10.0
 CONFIRM_S = 5.0

@@ -12,7 +12,7 @@ from gangflow.xce.controller import Controller
 from gangflow.xce.core.events import GroupPlaced, SlotPlaced
 from gangflow.xce.core.state import Group, GroupState, State
 
-PERIOD_S = 2.0
+PERIOD_S = 5.0
 _IDLE = {GroupState.PREPARING: "barrier", GroupState.STARTING: "barrier", GroupState.DEGRADED: "degraded"}
 
 
