@@ -31,6 +31,8 @@ ActionName = Literal["tolerate", "restart_member", "restart_role", "restart_grou
 """Weakest first. `restart_member` restarts the failed slot, `restart_role` every slot of its member."""
 
 RESTARTS = ("restart_member", "restart_role", "restart_group")
+LATER = {"run_limit": "a runtime limit", "drained": "draining a host"}
+"""Causes that nothing brings about in this version: a rule that waits for one would be dropped in silence."""
 
 
 class Backoff(Spec):
@@ -62,6 +64,17 @@ class FailureMatch(Spec):
             check([Fault(("cause",), list(self.cause), "app_exit among the causes, since `exit_codes` are given")])
         return self
 
+    @model_validator(mode="after")
+    def _causes_have_a_source(self) -> Self:
+        check(
+            [
+                Fault(("cause", number), cause, f"no `{cause}`: {LATER[cause]} is not enforced by this version", later=True)
+                for number, cause in enumerate(self.cause)
+                if cause in LATER
+            ]
+        )
+        return self
+
 
 Match = FailureMatch
 """Its short name in `gangflow`."""
@@ -86,9 +99,9 @@ class FailureRule(Spec):
     floor_grace: Duration = 0
     """Ready replicas may be below the floor for so long; without a `floor`, below `min_replicas`."""
     count_machine_losses: Flag = False
-    """Let `host_lost`, `agent_lost`, `drained` and `claim_lost` spend the budget, too."""
+    """Let `host_lost`, `agent_lost` and `claim_lost` spend the budget, too."""
     then: ActionName = "fail_group"
-    """When the budget is spent or the floor is broken."""
+    """When the budget is spent or the floor is broken. One that restarts has the rule's budget and backoff once more."""
 
     if TYPE_CHECKING:
 
@@ -97,11 +110,28 @@ class FailureRule(Spec):
     @model_validator(mode="after")
     def _budget_means_something(self) -> Self:
         faults: list[Fault] = []
+        given = self.model_fields_set
         if self.action not in RESTARTS:
-            for key in ("max_restarts", "max_elapsed", "count_machine_losses"):
-                value = getattr(self, key)
-                if value not in (None, False):
-                    faults.append(Fault((key,), value, f"no `{key}`: {self.action} restarts nothing"))
+            # What is given and means nothing is refused, also where it says what the default is. A broken floor's `then` may
+            # restart: then it is that which has a budget.
+            budget = (
+                ()
+                if self.action == "tolerate" and self.then in RESTARTS
+                else ("max_restarts", "window", "max_elapsed", "backoff")
+            )
+            for key in (*budget, "count_machine_losses"):
+                if key in given and getattr(self, key) is not None:
+                    value = getattr(self, key)
+                    shown = value.model_dump(mode="json") if isinstance(value, Backoff) else value
+                    faults.append(Fault((key,), shown, f"no `{key}`: {self.action} restarts nothing"))
+        if self.action == "fail_group" and "then" in given:
+            faults.append(Fault(("then",), self.then, "no `then`: nothing comes after fail_group"))
+        if self.action == "tolerate" and self.then == "tolerate":
+            faults.append(Fault(("then",), self.then, "another action than tolerate: below the floor nothing is tolerated"))
+        bounded = self.max_restarts is not None or self.max_elapsed is not None or self.floor_grace
+        if self.action in RESTARTS and "then" in given and not bounded:
+            expected = "no `then`: without `max_restarts`, `max_elapsed` or `floor_grace` it is never reached"
+            faults.append(Fault(("then",), self.then, expected))
         if self.action == "fail_group" and self.floor is not None:
             faults.append(Fault(("floor",), self.floor, "no `floor`: fail_group leaves no replica"))
         if self.action == "fail_group" and self.floor_grace:

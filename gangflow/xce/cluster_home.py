@@ -10,6 +10,8 @@ from pathlib import Path
 
 from gangflow.errors import SetupError
 
+PRIVATE = 0o700
+
 
 @dataclass(frozen=True, slots=True)
 class Card:
@@ -27,9 +29,18 @@ class ClusterHome:
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
         try:
-            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.path.mkdir(parents=True, exist_ok=True, mode=PRIVATE)
+            self._close_to_others()
         except OSError as error:
             raise SetupError(f"the cluster's home {path} cannot be made: {error.strerror}") from error
+
+    def _close_to_others(self) -> None:
+        """Also a folder that somebody made with another mode, if it is a cluster's home, or empty: a shared folder that was named
+        by mistake is left as it is."""
+        status = self.path.stat()
+        ours = status.st_uid == os.getuid() and (self.journal.exists() or not any(self.path.iterdir()))
+        if ours and status.st_mode & 0o077:
+            self.path.chmod(PRIVATE)
 
     @property
     def journal(self) -> Path:

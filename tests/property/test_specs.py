@@ -89,8 +89,9 @@ def rules(draw: st.DrawFn, members: list[str]) -> FailureRule:
             "max_elapsed": draw(st.none() | durations),
             "backoff": draw(backoffs),
             "count_machine_losses": draw(st.booleans()),
-            "then": draw(st.sampled_from(["tolerate", "fail_group"])),
         }
+        if fields["max_restarts"] is not None or fields["max_elapsed"] is not None:
+            fields["then"] = draw(st.sampled_from(["tolerate", "fail_group"]))
     return FailureRule(action, **fields)
 
 

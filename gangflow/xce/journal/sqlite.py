@@ -42,6 +42,7 @@ _FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLI
 _LOCKED = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _Row = tuple[int, int, bytes, bytes]
+PRIVATE = 0o600
 
 
 class SqliteJournal:
@@ -58,6 +59,7 @@ class SqliteJournal:
         self._reading = threading.Lock()
         self._lock_fd = _lock(self.path)
         try:
+            _keep_private(self.path)
             with self._translated(0):
                 self._writer = self._connect()
                 try:
@@ -278,6 +280,23 @@ def _lock(path: Path) -> int:
     except OSError:
         pass  # a full disk: the lock holds all the same, only the name of its holder is missing
     return handle
+
+
+def _keep_private(path: Path) -> None:
+    """Only its owner reads a journal: it has every member's command and environment. SQLite gives the files beside it the same
+    mode. (Called before SQLite opens it: closing another descriptor of the file would drop SQLite's locks.)"""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE))
+    except FileExistsError:
+        for file in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
+            try:
+                status = file.stat()
+                if status.st_uid == os.getuid() and status.st_mode & 0o077:
+                    file.chmod(PRIVATE)
+            except FileNotFoundError:
+                continue
+    except OSError as error:
+        raise JournalError(f"{path}: {error.strerror}", remedy="make the journal's folder writable") from error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from gangflow.xce.core.asks import Ask, AskKind, SlotAsk
-from gangflow.xce.core.plan import GroupPlan
+from gangflow.xce.core.plan import GroupPlan, MemberPlan
 from gangflow.xce.core.state import Host, PendCode, Reason
 from gangflow.xce.placement.attributes import Attributes
 from gangflow.xce.placement.explain import amount_text
@@ -39,7 +39,10 @@ def never_by(fits: Fits, plan: GroupPlan) -> Reason | None:
     """The same for hosts that are compiled already. Without any, nothing is known: None."""
     if not fits.view.topology.size:
         return None
-    return _unknown_order(fits.view, plan) or never_in(fits, plan_ask(plan))
+    reason = _unknown_order(fits.view, plan) or never_in(fits, plan_ask(plan))
+    # A member that may start with none of its slots is no part of the minimum, and a slot that fits nowhere waits in vain.
+    optional = (member for member in plan.members if not member.min_replicas and member.replicas)
+    return reason or next(filter(None, (never_in(fits, one_slot(plan, member)) for member in optional)), None)
 
 
 def _unknown_order(view: ClusterView, plan: GroupPlan) -> Reason | None:
@@ -62,6 +65,12 @@ def plan_ask(plan: GroupPlan) -> Ask:
     )
     packs = tuple((member.name, member.pack) for member in plan.members if member.pack is not None)
     return Ask("", AskKind.MINIMUM, plan.priority, 0, slots, plan.pack, packs)
+
+
+def one_slot(plan: GroupPlan, member: MemberPlan) -> Ask:
+    """What a single slot of a member asks for."""
+    slot = SlotAsk(member.name, 0, member.terms, member.ports, member.pack_slot)
+    return Ask("", AskKind.SURPLUS, plan.priority, 0, (slot,), plan.pack, ((member.name, member.pack),) if member.pack else ())
 
 
 def never_in(fits: Fits, ask: Ask) -> Reason | None:

@@ -20,6 +20,7 @@ from gangflow.specs import (
     RLCoordinator,
     validate,
 )
+from gangflow.specs.document import plain
 
 
 def group_with(**fields: Any) -> dict[str, Any]:
@@ -329,6 +330,15 @@ def test_rules_whose_budget_means_nothing_are_refused() -> None:
         {"action": "tolerate", "max_restarts": 3},
         {"action": "fail_group", "floor": 1},
         {"action": "fail_group", "count_machine_losses": True},
+        {"action": "fail_group", "window": "2h"},
+        {"action": "fail_group", "window": "1h"},
+        {"action": "fail_group", "backoff": {"initial": "2s"}},
+        {"action": "fail_group", "then": "fail_group"},
+        {"action": "tolerate", "window": "1h"},
+        {"action": "tolerate", "backoff": {}},
+        {"action": "tolerate", "then": "restart_group", "count_machine_losses": True},
+        {"action": "tolerate", "then": "tolerate"},
+        {"action": "restart_member", "then": "tolerate"},
         {"action": "restart_group", "then": "restart_group"},
         {"action": "restart_member", "match": {"exit_codes": [3]}},
         {"action": "restart_member", "match": {"cause": ["app_exit"], "exit_codes": [256]}},
@@ -337,3 +347,25 @@ def test_rules_whose_budget_means_nothing_are_refused() -> None:
     ):
         with pytest.raises(SpecError):
             validate(FailureRule, fields)
+
+
+def test_rules_whose_budget_means_something_are_taken() -> None:
+    for fields in (
+        {"action": "tolerate", "then": "restart_group", "max_restarts": 2, "window": "10m", "backoff": {"initial": "2s"}},
+        {"action": "tolerate", "floor": 1, "floor_grace": "5s", "then": "fail_group"},
+        {"action": "restart_member", "floor_grace": "5s", "then": "fail_group"},
+        {"action": "restart_member", "max_elapsed": "1h", "then": "tolerate"},
+        {"action": "restart_role", "window": "10m", "backoff": {}},
+        {"action": "fail_group", "match": {"cause": ["oom"]}},
+    ):
+        rule = validate(FailureRule, fields)
+        assert validate(FailureRule, plain(rule)) == rule
+
+
+@pytest.mark.parametrize("cause", ["run_limit", "drained"])
+def test_a_cause_that_nothing_brings_about_is_refused_and_named(cause: str) -> None:
+    with pytest.raises(NotYetError) as refusal:
+        validate(FailureRule, {"action": "restart_member", "match": {"cause": ["host_lost", cause]}})
+    (problem,) = refusal.value.problems
+    assert (problem.path, problem.value) == ("match.cause[1]", repr(cause))
+    assert "is not enforced by this version" in problem.expected

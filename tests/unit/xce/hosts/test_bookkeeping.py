@@ -48,6 +48,36 @@ async def test_of_a_flapping_probe_only_the_newest_edge_waits() -> None:
     assert [report for _, report in box.after(0, 9)] == [TaskReady(OTHER, "h"), TaskReady(KEY, "h")]
 
 
+async def test_after_a_long_absence_a_report_is_added_without_looking_at_all_that_wait() -> None:
+    """Thousands of exits wait: what one more costs must not grow with them, nor what overtaken edges leave behind."""
+
+    class Counted(TaskKey):
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Counted.compared += 1
+            return TaskKey.__eq__(self, other)
+
+        __hash__ = TaskKey.__hash__
+
+    box = Outbox()
+    for number in range(5_000):
+        box.add(TaskExited(Counted("g1", 1, "m", number, 1, 0), "h"))
+        box.add(TaskReady(KEY, "h", edge=2 * number + 1))
+        box.add(TaskUnready(KEY, "h", "503", edge=2 * number + 2))
+    assert Counted.compared <= 3 * 5_000
+    assert len(box) == 5_001
+    found = box.after(0, 6_000)
+    assert len(found) == 5_001
+    assert [number for number, _ in found] == sorted(number for number, _ in found)
+    assert found[-1] == (box.last, TaskUnready(KEY, "h", "503", edge=10_000))
+    box.acknowledge(found[2_499][0])
+    assert box.after(0, 1) == [found[2_500]]
+    assert box.after(found[3_000][0], 2) == found[3_001:3_003]
+    box.acknowledge(box.last)
+    assert (len(box), box.after(0, 9)) == (0, [])
+
+
 async def test_a_repetition_of_what_waits_is_dropped() -> None:
     box = Outbox()
     box.add(TaskExited(KEY, "h", code=1))

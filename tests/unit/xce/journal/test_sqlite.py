@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,26 @@ def tamper(path: Path, statement: str, *values: object) -> None:
             db.execute(statement, values)
     finally:
         db.close()
+
+
+@pytest.mark.parametrize("made_by_others", [False, True])
+def test_only_its_owner_reads_a_journal(path: Path, made_by_others: bool) -> None:
+    """Whatever the umask was, now or when it was made."""
+    before = os.umask(0)
+    try:
+        if made_by_others:
+            old = SqliteJournal(path)
+            fill(old, 1)
+            old.close()
+            path.chmod(0o644)
+        opened = SqliteJournal(path)
+        fill(opened, 1)
+        modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
+        opened.close()
+    finally:
+        os.umask(before)
+    assert set(modes) >= {"journal.db", "journal.db-wal", "journal.db-shm"}
+    assert set(modes.values()) == {0o600}, modes
 
 
 def test_what_was_appended_is_there_after_a_restart(journal: SqliteJournal, path: Path) -> None:

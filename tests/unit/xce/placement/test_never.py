@@ -37,6 +37,19 @@ def test_a_task_larger_than_any_host_never_fits() -> None:
     assert reason.text == "engine: no host can hold a task: cpu: 12 (the largest host has 8)"
 
 
+def test_a_slot_of_a_member_that_is_not_required_is_judged_too() -> None:
+    """With `min_replicas: 0` it would otherwise wait for ever, for a host that cannot exist."""
+    state = cluster(host("a", cpu=4), host("b", cpu=8))
+    reason = never(state, plan(term(cpu=12), replicas=0))
+    assert reason is not None
+    assert reason.code is PendCode.NEVER_FITS
+    assert reason.text == "engine: no host can hold a task: cpu: 12 (the largest host has 8)"
+    assert never(state, plan(term(cpu=8), replicas=0)) is None, "how many of them fit at once is no matter here"
+    unknown = never(state, plan(term(cpu=1), replicas=0, pack_slot=Pack("rack", required=True)))
+    assert unknown is not None
+    assert unknown.code is PendCode.MISCONFIGURED
+
+
 def test_what_no_single_host_has_together_never_fits() -> None:
     reason = never(cluster(host("a", cpu=64), host("b", cpu=1, gpus=8)), plan(term(cpu=8, gpus=8_000)))
     assert reason is not None
