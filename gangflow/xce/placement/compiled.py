@@ -10,7 +10,7 @@ from gangflow.xce.placement.feasible import Fit, Fits
 from gangflow.xce.placement.request import Part, compile_ask, prefers, shape_of
 
 ASKS_KEPT = 1 << 15
-"""Asks that are recognized at sight: a controller passes those of its waiting groups again in each session."""
+"""Waiting groups whose ask is recognized at sight: a controller passes the same ones again in each session."""
 REQUESTS_KEPT = 1 << 10
 """Shapes of asks."""
 
@@ -36,14 +36,14 @@ class Requests:
     def __init__(self, fits: Fits) -> None:
         self.fits = fits
         self._requests: dict[tuple[object, ...], Request] = {}
-        self._asks: dict[int, tuple[Ask, Request]] = {}
-        """By the identity of an ask that is kept here, so that no other can have it."""
+        self._asks: dict[str, tuple[Ask, Request]] = {}
+        """The ask of each group that was compiled last."""
         self._forgotten = fits.forgotten
 
     def seen(self, ask: Ask) -> Request | None:
         """All slots of an ask, if this very ask was compiled before."""
-        known = self._asks.get(id(ask))
-        return known[1] if known is not None and self._forgotten == self.fits.forgotten else None
+        known = self._asks.get(ask.group)
+        return known[1] if known is not None and known[0] is ask and self._forgotten == self.fits.forgotten else None
 
     def whole(self, ask: Ask) -> Request:
         """All slots of an ask."""
@@ -51,10 +51,14 @@ class Requests:
         if known is not None:
             return known
         request = self.part(ask, ask.slots)
-        if len(self._asks) >= ASKS_KEPT:
+        if ask.group not in self._asks and len(self._asks) >= ASKS_KEPT:
             del self._asks[next(iter(self._asks))]
-        self._asks[id(ask)] = (ask, request)
+        self._asks[ask.group] = (ask, request)
         return request
+
+    def placed(self, group: str) -> None:
+        """The group does not wait any more."""
+        self._asks.pop(group, None)
 
     def part(self, ask: Ask, slots: Sequence[SlotAsk], granted: Sequence[tuple[str, str]] = ()) -> Request:
         """Some slots of an ask; `granted` are (member, host) of slots that this session placed already."""

@@ -97,7 +97,7 @@ def place_surplus(session: Session) -> None:
 def note_reasons(session: Session) -> None:
     """Phase 8: why each refused ask waits, as things stand after everything was placed."""
     found: dict[tuple[str, Failed], Reason] = {}
-    refused: dict[tuple[str, AskKind, int], tuple[Reason, SlotKeys]] = {}
+    refused: dict[tuple[str, AskKind], list[tuple[Reason, SlotKeys]]] = {}
     for ask, keys, failed in session.unexplained:
         whole = ask.kind is AskKind.MINIMUM
         reason: Reason | None
@@ -114,11 +114,18 @@ def note_reasons(session: Session) -> None:
         if whole:
             session.answers.append(Refusal(ask.group, reason, keys))
         else:
-            # Slots that wait for the same reason, which `found` has once: comparing reasons would cost more than all the rest.
-            same = (ask.group, ask.kind, id(reason))
-            refused[same] = (reason, refused[same][1] + keys if same in refused else keys)
-    for (group, _, _), (reason, slots) in refused.items():
-        session.answers.append(Refusal(group, reason, slots))
+            _add(refused.setdefault((ask.group, ask.kind), []), reason, keys)
+    for (group, _), told in refused.items():
+        session.answers.extend([Refusal(group, reason, keys) for reason, keys in told])
+
+
+def _add(told: list[tuple[Reason, SlotKeys]], reason: Reason, keys: SlotKeys) -> None:
+    """Slots of one group that wait for the same reason are told so together."""
+    for position, (known, before) in enumerate(told):
+        if known is reason or known == reason:
+            told[position] = (known, before + keys)
+            return
+    told.append((reason, keys))
 
 
 PHASES: tuple[tuple[int, Callable[[Session], None]], ...] = (
@@ -135,6 +142,7 @@ def _whole(session: Session, ask: Ask) -> None:
     outcome = attempt(session, ask, ask.slots)
     if isinstance(outcome, tuple):
         session.answers.append(Grant(ask.group, outcome))
+        session.requests.placed(ask.group)
     else:
         known = session.view.topology.size
         keys = session.requests.whole(ask).keys if known else tuple((slot.member, slot.index) for slot in ask.slots)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from gangflow.xce.core.asks import Grant, Refusal
 from gangflow.xce.placement import Scheduler
 from gangflow.xce.placement.compiled import Requests
@@ -22,7 +20,7 @@ def requests(limit: int = 0) -> Requests:
 def test_groups_of_one_shape_share_what_was_compiled() -> None:
     known = requests()
     one = ask("g1", slots("m", 3, term(cpu=1)))
-    other = ask("g2", [dataclasses.replace(slot, terms=(term(cpu=1),)) for slot in one.slots])
+    other = ask("g2", slots("m", 3, term(cpu=1)))
     assert known.seen(one) is None
     assert known.whole(one) is known.whole(other)
     assert known.seen(other) is known.whole(one)
