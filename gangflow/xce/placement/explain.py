@@ -194,8 +194,8 @@ def blocker(view: ClusterView, host: int, shortfall: Iterable[tuple[str, int]], 
     """The group that holds most of what is short on a host, the oldest of equals; empty if nobody else is there."""
     held: dict[str, int] = {}
     names = [name for name, _ in shortfall]
-    for gid, hosts in view.holders.items():
-        if host in hosts and gid != group:
+    for gid in view.holders.on(host):
+        if gid != group:
             held[gid] = sum(_held(view, gid, host, name) for name in names[:1])
     if not held:
         return ""

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gangflow.xce.core.state import Group, Host, HostState, State, Task
+from gangflow.xce.placement.holders import Holders
 from gangflow.xce.placement.portpools import PortPools
 from gangflow.xce.placement.topology import Bools, Ints, Topology
 
@@ -93,8 +94,7 @@ class ClusterView:
         """Grows when `touched` starts again from nothing."""
         self.booked: dict[str, Booked] = {}
         """What the arrays account for, per group and slot."""
-        self.holders: dict[str, dict[int, int]] = {}
-        """Per group: how many tasks it has on each host."""
+        self.holders = Holders()
         self.granted: dict[str, tuple[Taken, ...]] = {}
         """Groups whose bookings are exactly what was taken for them, and that: they are given back at once."""
         self._expected: dict[str, None] = {}
@@ -140,7 +140,7 @@ class ClusterView:
             self.granted[gid] += takes
         self.booked.setdefault(gid, {}).update(granted)
         self._expected[gid] = None
-        self._hold(gid, tasks_on, 1)
+        self.holders.count(gid, tasks_on, 1)
 
     def touch(self, rows: Iterable[int]) -> None:
         """Note rows whose arrays were changed by hand."""
@@ -199,7 +199,7 @@ class ClusterView:
     def _give_back(self, gid: str) -> None:
         """All of a group at once, as it was taken."""
         takes = self.granted.pop(gid)
-        hosts = self.holders.pop(gid)
+        hosts = self.holders.drop(gid)
         del self.booked[gid]
         if not takes:
             return
@@ -269,7 +269,7 @@ class ClusterView:
             if len(changed) > 1:
                 self.touch(changed)
         self.touch(tasks_on)
-        self._hold(gid, tasks_on, -sign)
+        self.holders.count(gid, tasks_on, -sign)
 
     def _vector(self, counters: Iterable[tuple[str, int]], sign: int) -> list[int]:
         vector = [0] * len(self.counters)
@@ -278,20 +278,6 @@ class ClusterView:
             if column is not None:
                 vector[column] += sign * amount
         return vector
-
-    def _hold(self, gid: str, tasks_on: Mapping[int, int], sign: int) -> None:
-        """Count the tasks that a group has on hosts, up or down."""
-        held = self.holders.get(gid)
-        if held is None:
-            held = self.holders[gid] = {}
-        for row, tasks in tasks_on.items():
-            count = held.get(row, 0) + sign * tasks
-            if count:
-                held[row] = count
-            else:
-                del held[row]
-        if not held:
-            del self.holders[gid]
 
 
 def _same_allocation(one: tuple[Task, ...], other: tuple[Task, ...]) -> bool:
