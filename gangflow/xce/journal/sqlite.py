@@ -206,8 +206,12 @@ class SqliteJournal:
         """The rows from the batch that holds `after + 1` on; JournalCorrupt at the first that does not continue the chain."""
         after = max(after, self._horizon)
         position: tuple[int, bytes] | None = None
+        seen = -1
         while True:
             rows: list[_Row] = self._read(_FROM, (after + 1, page), after + 1)
+            if rows and rows[0][0] == seen:
+                # The page before was full and there is no other: nothing holds `after + 1`, so its last row was found again.
+                return
             for row in rows:
                 first, last, digest, record = row
                 if position is None:
@@ -222,7 +226,7 @@ class SqliteJournal:
                     yield row
             if len(rows) < page:
                 return
-            after = rows[-1][1]
+            seen, after = rows[-1][0], rows[-1][1]
 
     def _read(self, query: str, values: tuple[int, ...], seq: int) -> list[Any]:
         with self._reading, self._translated(seq):

@@ -12,7 +12,9 @@ import pytest
 from gangflow.errors import JournalCorrupt, JournalError, JournalLocked
 from gangflow.xce.core.events import HostExcluded
 from gangflow.xce.core.inputs import Tick
+from gangflow.xce.journal import sqlite
 from gangflow.xce.journal.record import Batch
+from gangflow.xce.journal.recovery import recover
 from gangflow.xce.journal.sqlite import SqliteJournal
 
 
@@ -44,6 +46,25 @@ def tamper(path: Path, statement: str, *values: object) -> None:
             db.execute(statement, values)
     finally:
         db.close()
+
+
+@pytest.mark.parametrize("page", [1, 2, 3, 256])
+@pytest.mark.parametrize("size", [1, 4])
+def test_every_number_of_batches_is_read_whatever_the_page(
+    path: Path, monkeypatch: pytest.MonkeyPatch, page: int, size: int
+) -> None:
+    """Scenario 84 found it: a journal of exactly one page of batches was called corrupt, and its controller did not start."""
+    monkeypatch.setattr(sqlite, "PAGE", page)
+    journal = SqliteJournal(path)
+    try:
+        made: list[Batch] = []
+        for _ in range(2 * page + 2 if page < 256 else 1):
+            made += fill(journal, 1 if page < 256 else page, size)
+            assert list(journal.batches()) == made
+            assert recover(journal).seq == journal.seq
+            assert list(journal.batches(after=journal.seq)) == []
+    finally:
+        journal.close()
 
 
 @pytest.mark.parametrize("made_by_others", [False, True])
