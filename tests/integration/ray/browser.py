@@ -70,7 +70,9 @@ class Page:
 
     async def screenshot(self) -> bytes:
         """A PNG of the whole page."""
-        shot = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        size = (await self.call("Page.getLayoutMetrics"))["cssContentSize"]
+        whole = {**size, "scale": 1}
+        shot = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=whole)
         return base64.b64decode(shot["data"])
 
 
