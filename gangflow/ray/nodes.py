@@ -116,7 +116,8 @@ def describe(
     for index, given in enumerate(spec.hosts):
         for host in _spelt_out(given):
             if host.node in by_name:
-                present.append(host)
+                # By one name only: whether a node has several hosts is looked at by name.
+                present.append(host.model_copy(update={"node": by_name[host.node].name}))
             elif host.node not in known:
                 nodes_here = "a node of the Ray cluster: " + ", ".join(sorted(by_name))
                 raise SpecError([Problem(f"hosts.{index}.node", repr(host.node), nodes_here)])
