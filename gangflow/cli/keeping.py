@@ -21,9 +21,11 @@ def bring_up(console: Console, home: Path | None, cluster: Path | None, runtime:
     started = clusters.start_cluster(place, read_cluster(cluster), runtime=runtime, dashboard=dashboard, say=speaker(console))
     console.print(f"up: {place.url} (home {place.path})", markup=False, highlight=False, soft_wrap=True)
     console.print(f"run groups on it with --address {place.path}", markup=False, highlight=False, soft_wrap=True)
-    page = getattr(started, "dashboard_url", "")
+    page, secret = getattr(started, "dashboard_url", ""), getattr(started, "dashboard_token", "")
     if page:
-        console.print(f"dashboard: {page}/gangflow", markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            f"dashboard: {page} (its token is in {secret}), then {page}/gangflow", markup=False, highlight=False, soft_wrap=True
+        )
 
 
 def take_down(console: Console, home: Path | None, every: bool) -> None:

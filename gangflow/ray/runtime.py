@@ -120,6 +120,11 @@ class RayCluster:
         """Of Ray's dashboard; empty without one."""
         return self.head.dashboard_url if self.head else ""
 
+    @property
+    def dashboard_token(self) -> str:
+        """The file with the token that Ray's dashboard asks for; empty without one."""
+        return str(Path(self.head.folder) / "token") if self.dashboard_url and self.head else ""
+
     # --- starting and joining -------------------------------------------------------------------------------------------
 
     @classmethod
