@@ -35,8 +35,8 @@ class ClusterHome:
             raise SetupError(f"the cluster's home {path} cannot be made: {error.strerror}") from error
 
     def _close_to_others(self) -> None:
-        """Also a folder that somebody made with another mode, if it is a cluster's home, or empty: a shared folder that was named
-        by mistake is left as it is."""
+        """Also a folder that somebody made with another mode, if it is a cluster's home, or empty: a shared folder, named by
+        mistake, is left as it is."""
         status = self.path.stat()
         ours = status.st_uid == os.getuid() and (self.journal.exists() or not any(self.path.iterdir()))
         if ours and status.st_mode & 0o077:

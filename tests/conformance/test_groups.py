@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -169,6 +170,48 @@ async def test_an_operators_restart_makes_a_new_incarnation(xce: Xce) -> None:
     assert refusal.value.problem == "superseded"
     with pytest.raises(NotFound):
         await xce.client.restart(group, "b", 7, 1)
+
+
+async def test_one_failed_member_is_kept_and_resumed_by_hand(xce: Xce, tmp_path: Path) -> None:
+    """Scenario 37: after N tries it is given up, and kept for diagnosis with its exit, output and count of restarts; the rest
+    runs on; an operator resumes that one, outside rules and budgets."""
+    mended = tmp_path / "mended"
+    work = f"echo looking for {mended}; test -e {mended} || {{ sleep 0.1; exit 7; }}; sleep 600"
+    rule = {
+        "match": {"member": "c"},
+        "action": "restart_member",
+        "max_restarts": 1,
+        "backoff": {"initial": "50ms"},
+        "then": "tolerate",
+    }
+    member = replicas(1, work, min_replicas=0)
+    group = await xce.submit({"a": job(), "b": replicas(2), "c": member}, failure=[rule])
+    view = await xce.until(group, lambda view: view.slot("c", 0).state == "RETIRED")
+    kept = view.slot("c", 0)
+    assert kept.exit is not None
+    assert (kept.exit.cause, kept.exit.code, kept.incarnation, kept.restarts) == ("app_exit", 7, 2, 1)
+    log = await xce.client.log(group, "c", 0, 2)
+    assert "looking for" in log.text
+    view = await xce.running(group)
+    with pytest.raises(XceError) as refusal:
+        await xce.client.restart(group, "c", 0, 1)
+    assert refusal.value.problem == "superseded"
+
+    mended.touch()
+    await xce.client.restart(group, "c", 0, 2)
+    view = await xce.until(group, lambda view: view.slot("c", 0).state == "READY")
+    assert (view.slot("c", 0).incarnation, view.tolerated) == (3, ())
+    assert [view.slot("a", 0).incarnation, view.slot("b", 0).incarnation, view.slot("b", 1).incarnation] == [1, 1, 1]
+    assert (view.state, view.epoch) == ("RUNNING", 1)
+
+
+async def test_a_restart_that_would_do_nothing_says_in_which_state_the_slot_is(xce: Xce) -> None:
+    """Scenario 37: "ok" is a promise. What waits for a place, or is on its way already, is 409 `conflict`."""
+    group = await xce.submit({"a": job(), "b": replicas(9, min_replicas=1, resources={"cpu": 1})})
+    view = await xce.running(group)
+    waiting = next(slot for slot in view.member("b").slots if slot.state == "PENDING")
+    with pytest.raises(Conflict, match=r"b\[\d\] is PENDING: it waits for a place already"):
+        await xce.client.restart(group, "b", waiting.index, waiting.incarnation)
 
 
 async def test_a_verdict_is_left_to_the_rules(xce: Xce) -> None:

@@ -100,6 +100,25 @@ async def test_an_older_coordinator_is_fenced(xce: Xce) -> None:
     xce.client.term = 0
 
 
+async def test_nobody_but_a_coordinator_writes_what_a_coordinator_wrote(xce: Xce) -> None:
+    """Scenario 80: a fencing token on every write: any member's token, with or without a term, is refused."""
+    group = await xce.submit({"a": job(), "b": replicas(1, TELLS)})
+    await xce.running(group)
+    xce.client.term = (await xce.client.take_coordination(group)).term
+    await xce.client.kv_put(group, "rollouts/eligible", "{}")
+    async with await task_client(xce, group, "b") as task:
+        for term in (0, xce.client.term):
+            task.term = term
+            with pytest.raises(Fenced):
+                await task.kv_put(group, "rollouts/eligible", '{"forged": true}')
+        task.term = 0
+        await task.kv_put(group, "weights/head", "1")
+    xce.client.term = 0
+    with pytest.raises(Fenced):
+        await xce.client.kv_put(group, "rollouts/eligible", "{}")
+    assert (await xce.client.kv_get(group, "rollouts/eligible")).version == 1
+
+
 async def test_values_are_compared_and_set_and_watched(xce: Xce) -> None:
     group = await xce.submit({"a": job()})
     listed = await xce.client.kv_get(group, "weights/head")

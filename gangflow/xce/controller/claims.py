@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import Any, TypeVar
 
-from gangflow.xce.controller.options import RELEASE_S, RESEND_S
+from gangflow.xce.controller.options import CANCEL_S, RELEASE_S, RESEND_S
 from gangflow.xce.core.effects import ClaimEffect, Provision, Release
 from gangflow.xce.core.inputs import ClaimFailed, ClaimReady, ClaimReleased, Report
 from gangflow.xce.ports import Provider
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class ClaimWork:
@@ -58,7 +60,7 @@ class ClaimWork:
 
     async def _run(self, effect: ClaimEffect, earlier: asyncio.Task[None] | None) -> None:
         if earlier is not None:
-            await asyncio.wait([earlier])
+            await asyncio.wait([earlier])  # bounded: it was cancelled, and `within` waits for no provider for ever
         try:
             outcome = await (self._provision(effect) if isinstance(effect, Provision) else self._release(effect))
             await self._report(outcome)
@@ -72,11 +74,10 @@ class ClaimWork:
             return ClaimFailed(request.claim, request.attempt, f"no provider {request.provider!r} here (known: {known})")
         left = max(self._time_left_s(request), 0.0)
         try:
-            async with asyncio.timeout(left) as deadline:
-                made = await provider.provision(request)
+            made = await within(left, provider.provision(request))
+        except Overdue:
+            return ClaimFailed(request.claim, request.attempt, f"{request.provider} did not answer within {left:.0f} s")
         except Exception as error:
-            if deadline.expired():
-                return ClaimFailed(request.claim, request.attempt, f"{request.provider} did not answer within {left:.0f} s")
             return ClaimFailed(request.claim, request.attempt, f"{request.provider}: {error or type(error).__name__}")
         return ClaimReady(request.claim, request.attempt, made.path, made.host)
 
@@ -85,11 +86,35 @@ class ClaimWork:
         tries = 0
         while True:
             try:
-                async with asyncio.timeout(RELEASE_S):
-                    await self._providers[request.provider].release(request)
+                await within(RELEASE_S, self._providers[request.provider].release(request))
                 return ClaimReleased(request.claim)
             except Exception as error:
                 pause = RESEND_S[min(tries, len(RESEND_S) - 1)]
                 _log.warning("claim %s could not be released (%r); again in %g s", request.claim, error, pause)
             tries += 1
             await asyncio.sleep(pause)
+
+
+class Overdue(Exception):
+    """A provider did not answer in time."""
+
+
+async def within(seconds: float, call: Coroutine[Any, Any, T]) -> T:
+    """The call's result; Overdue after so many seconds, whether or not it lets itself be cancelled.
+
+    A provider that hangs where no cancellation reaches it must not hold up the obligation: it is left behind, and asked again.
+    """
+    task = asyncio.ensure_future(call)
+    try:
+        await asyncio.wait([task], timeout=seconds)
+        if task.done():
+            return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            _, hangs = await asyncio.wait([task], timeout=CANCEL_S)
+            if hangs:
+                _log.error("%s does not end although it was cancelled; it is left behind", getattr(call, "__qualname__", call))
+            elif not task.cancelled():
+                task.exception()
+    raise Overdue

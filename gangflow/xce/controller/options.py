@@ -15,6 +15,8 @@ DELIVERY_S = 10.0
 """One delivery to an agent takes at most this long; what it may have lost is sent again."""
 RELEASE_S = 60.0
 """One try to release a claim takes at most this long: a call that never returns must not end an obligation in silence."""
+CANCEL_S = 5.0
+"""A provider that was cancelled may take this long to put things in order; after that nobody waits for it."""
 FULL_RETRY_S = 1.0
 """While the disk is full, waiting reports are tried again this often."""
 TICK_RETRY_S = 1.0

@@ -104,13 +104,17 @@ class FakeProvider:
     released: list[Release] = field(default_factory=list)
     release_tries: int = 0
     hang_releases: int = 0
+    stubborn: bool = False
+    """What hangs takes no notice of being cancelled either."""
     cancelled: int = 0
+    left_behind: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set: whatever hangs is let go (at a test's end)."""
 
     async def provision(self, request: Provision) -> Provisioned:
         self.provisioned.append(request)
         if self.hang:
             try:
-                await asyncio.Event().wait()
+                await self._hang()
             finally:
                 self.cancelled += 1
         if self.failures:
@@ -122,8 +126,16 @@ class FakeProvider:
         self.release_tries += 1
         if self.hang_releases:
             self.hang_releases -= 1
-            await asyncio.Event().wait()
+            await self._hang()
         if self.failures:
             self.failures -= 1
             raise OSError("busy")
         self.released.append(request)
+
+    async def _hang(self) -> None:
+        while not self.left_behind.is_set():
+            try:
+                await self.left_behind.wait()
+            except asyncio.CancelledError:
+                if not self.stubborn:
+                    raise

@@ -30,8 +30,10 @@ class Bench:
 @pytest.fixture
 async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     monkeypatch.setattr(claims, "RESEND_S", (0.0,))
+    monkeypatch.setattr(claims, "CANCEL_S", 0.01)
     made = Bench()
     yield made
+    made.provider.left_behind.set()
     await made.work.close()
 
 
@@ -70,13 +72,26 @@ async def test_a_release_is_tried_until_it_succeeds(bench: Bench) -> None:
     assert (bench.provider.release_tries, bench.reports) == (8, [ClaimReleased("c1")])
 
 
-async def test_a_release_that_hangs_is_tried_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario 13: a call that never returns must not end the obligation in silence."""
+@pytest.mark.parametrize("stubborn", [False, True])
+async def test_a_release_that_hangs_is_tried_again(bench: Bench, monkeypatch: pytest.MonkeyPatch, stubborn: bool) -> None:
+    """Scenario 13: a call that never returns, not even when it is cancelled, must not end the obligation in silence."""
     monkeypatch.setattr(claims, "RELEASE_S", 0.01)
+    bench.provider.stubborn = stubborn
     bench.provider.hang_releases = 2
     bench.work.issue([RELEASE])
     await until(lambda: bench.reports)
     assert (bench.provider.release_tries, bench.reports) == (3, [ClaimReleased("c1")])
+
+
+async def test_a_release_does_not_wait_for_ever_for_a_provision_that_hangs(bench: Bench) -> None:
+    """Scenario 13: the provision is left behind in the end; the release is an obligation."""
+    bench.provider.hang = bench.provider.stubborn = True
+    bench.work.issue([PROVISION])
+    await until(lambda: bench.provider.provisioned)
+    bench.work.issue([RELEASE])
+    await until(lambda: bench.reports)
+    assert bench.reports == [ClaimReleased("c1")]
+    assert bench.provider.cancelled == 0, "it hangs still"
 
 
 async def test_the_same_effect_again_does_not_begin_twice(bench: Bench) -> None:

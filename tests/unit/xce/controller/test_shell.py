@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from gangflow.errors import JournalFull, JournalRegressed, NotFound, Superseded
-from gangflow.xce.controller import delivery, shell
+from gangflow.xce.controller import claims, delivery, shell
 from gangflow.xce.core.due import effects_due
 from gangflow.xce.core.effects import Effect, Prepare, Provision, Release, Start, Stop, TaskEffect
 from gangflow.xce.core.events import HostChanged
 from gangflow.xce.core.inputs import PutValue, Request, TaskExited
-from gangflow.xce.core.plan import Cause
+from gangflow.xce.core.plan import BarrierPlan, Cause, ClaimPlan
 from gangflow.xce.core.state import ClaimState, GroupState, HostState, State, TaskKey
 from gangflow.xce.journal.recovery import recover
 from tests.unit.xce.controller.fakes import until
@@ -113,6 +113,32 @@ async def test_lost_and_refused_deliveries_cost_time_and_nothing_else(here: Worl
     assert here.hosts.running == set()
 
 
+async def test_a_provider_that_hangs_costs_its_group_the_try_and_nobody_the_obligation(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario 13: it neither makes the claim nor lets go of it, nor notices that it is cancelled: the group fails in bounded
+    time with that reason, holds nothing, and the release is asked for until it is confirmed."""
+    monkeypatch.setattr(claims, "CANCEL_S", 0.01)
+    monkeypatch.setattr(claims, "RELEASE_S", 0.01)
+    monkeypatch.setattr(claims, "RESEND_S", (0.005,))
+    here.provider.hang = here.provider.stubborn = True
+    here.provider.hang_releases = 6
+    barrier = BarrierPlan(timeout_ms=50, max_attempts=1)
+    await here.submit(replace(PLAN, barrier=barrier, claims=(ClaimPlan("ckpt", "fake", timeout_ms=20),)))
+    await until(lambda: here.provider.provisioned)
+    here.clock.value += 50
+    here.controller.wake()
+    await until(lambda: here.is_in(GroupState.FAILED))
+    assert here.group().cause == "barrier_timeout"
+    assert "claim ckpt" in here.group().message
+    assert not any(slot.tasks for slot in here.group().slots.values())
+    assert here.hosts.starts == []
+    await until(lambda: here.provider.released)
+    assert here.provider.release_tries == 7
+    await until(lambda: all(claim.state is ClaimState.GONE for claim in here.state.claims.values()))
+    here.provider.left_behind.set()
+
+
 async def test_a_sweep_that_fails_is_not_the_last_one(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
     due, failures = shell.effects_due, 0
 
@@ -135,12 +161,16 @@ async def test_a_release_is_owed_over_a_crash_of_the_controller(here: World) -> 
     await here.running()
     here.provider.failures = 10**6
     await here.cancel()
-    await until(lambda: here.is_in(CANCELLED) or here.provider.release_tries)
+    await until(lambda: here.is_in(CANCELLED))
     await until(lambda: here.provider.release_tries > 0)
+    owed = [effect for effect in effects_due(here.state) if isinstance(effect, Release)]
+    assert [effect.name for effect in owed] == ["ckpt"]
     await here.kill()
+    assert here.provider.released == []
     here.provider.failures = 0
     await here.start()
     await until(lambda: here.provider.released)
+    assert here.provider.released == owed, "the same obligation, by the journal alone"
     await until(lambda: all(claim.state is ClaimState.GONE for claim in here.state.claims.values()))
 
 
