@@ -359,6 +359,38 @@ def test_a_service_that_hangs_each_time_ends_its_group_by_rule() -> None:
     assert "was ready" in stage.group().message
 
 
+def test_an_engine_that_dies_every_time_has_a_cap_of_its_own_and_its_set_a_floor() -> None:
+    """Scenario 49: each engine is started as often as its rule says; then it is given up while enough are left, and the one that
+    would break the floor ends the group."""
+    stage = Stage()
+    rule = RulePlan(Action.RESTART_MEMBER, "rollout", max_restarts=2, then=Action.TOLERATE)
+    stage.run(plan(job(), replicas(count=3, least=2), rules=(rule,)))
+
+    def die(index: int, times: int) -> list[int]:
+        """The incarnations that ran and died."""
+        died = []
+        for _ in range(times):
+            died.append(stage.slot("rollout", index).incarnation)
+            stage.exit("rollout", index)
+            stage.wait(60_000)
+            stage.bring_up()
+        return died
+
+    assert die(0, 3) == [1, 2, 3]
+    assert stage.slot("rollout", 0).state is S.RETIRED
+    stage.wait(3_600_000)
+    stage.bring_up()
+    assert stage.slot("rollout", 0).incarnation == 3, "given up is given up: the window does not bring it back"
+    assert die(1, 2) == [1, 2], "what the first one spent is not counted to the second"
+    assert stage.group().state is G.RUNNING
+    stage.exit("rollout", 1)
+    stage.gone()
+    group = stage.group()
+    assert (group.state, group.cause) == (G.FAILED, "app_exit")
+    assert group.message.startswith("rollout[1]")
+    assert [slot.incarnation for key, slot in group.slots.items() if key[0] == "rollout"] == [3, 3, 1]
+
+
 def test_a_readiness_that_comes_back_has_no_deadline_any_more() -> None:
     stage = Stage()
     stage.run(plan(job(), replicas(count=1, ready_timeout_ms=30_000)))
