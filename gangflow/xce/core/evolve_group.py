@@ -7,7 +7,7 @@ from dataclasses import replace
 from gangflow.xce.core import events as ev
 from gangflow.xce.core.draft import Draft
 from gangflow.xce.core.lifecycle import InvalidTransition, check_edge
-from gangflow.xce.core.state import Group, GroupState, KeyValue, PendCode, Reason, Slot
+from gangflow.xce.core.state import Group, GroupState, KeyValue, PendCode, Reason, Slot, SlotState
 
 PREPARING_REASON = Reason(PendCode.PREPARING, "placed; waits for its claims and for its hosts to prepare")
 
@@ -72,7 +72,7 @@ def voided(draft: Draft, event: ev.TryVoided) -> None:
 
 def changed(draft: Draft, event: ev.GroupChanged) -> None:
     """Any other edge."""
-    group, _ = draft.open(event.group)
+    group, slots = draft.open(event.group)
     if group.state is not event.before:
         raise InvalidTransition("group", group.id, group.state, event.state)
     group = move(draft, group, event.state, event.until_ms)
@@ -82,6 +82,10 @@ def changed(draft: Draft, event: ev.GroupChanged) -> None:
         fields = {"first_running_ms": group.first_running_ms or draft.now_ms, "attempt": 0, "cause": "", "message": ""}
     elif event.state is not event.before and event.state in (GroupState.RESTARTING, GroupState.PENDING, GroupState.STOPPING):
         fields = {"below_floor_ms": (), "reason": None}
+        for key, slot in slots.items():
+            # From here on the group waits as a whole: a reason of its own would say that its slot had been asked for already.
+            if slot.state is SlotState.PENDING and slot.reason is not None:
+                slots[key] = replace(slot, reason=None)
     if event.state.terminal:
         fields = {"ended_ms": draft.now_ms, "reason": None, "goal": event.state}
     if event.cause or event.message:

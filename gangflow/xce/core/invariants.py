@@ -136,6 +136,8 @@ def _reasons(group: Group) -> Iterator[str]:
     reasons: list[Reason | None] = [group.reason]
     for slot in group.slots.values():
         reasons.append(slot.reason)
+        if slot.state is S.PENDING and group.state not in ACTIVE and slot.reason is not None:
+            yield f"I9 {slot.member}[{slot.index}] has a reason of its own, and its group waits as a whole"
         if slot.state in (S.PENDING, S.BACKOFF) and group.state in ACTIVE and slot.reason is None:
             yield f"I9 {slot.member}[{slot.index}] is {slot.state.value} without a reason"
     for reason in reasons:

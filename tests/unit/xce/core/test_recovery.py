@@ -267,6 +267,26 @@ def test_an_operator_restarts_outside_rules_and_budgets() -> None:
     assert stage.ask(inp.RestartSlot("g1", "rollout", 9, 1)).status == 404
 
 
+def test_a_replica_that_waited_is_asked_for_again_when_its_group_starts_again() -> None:
+    """Why it waited in the group's last life says nothing about its next one: it is placed as soon as there is room."""
+    stage = Stage(hosts(2, cpu=2_000))
+    stage.run(plan(job(), replicas(count=3, least=1), rules=(AGAIN,)))
+    stage.lose("h1", fence_ms=1_000)
+    stage.wait(1_000)
+    waits = next(slot for slot in stage.group().slots.values() if slot.state is S.PENDING)
+    assert waits.reason is not None
+    stage.wait(600_000)
+    stage.exit("actor")
+    assert stage.group().state is G.RESTARTING
+    assert stage.slot("rollout", waits.index).reason is None
+    stage.gone()
+    stage.up_host("h1", "b2")
+    stage.bring_up()
+    stage.wait(1_000)
+    stage.bring_up()
+    assert set(stage.states().values()) == {"READY"}
+
+
 def test_a_restart_that_would_do_nothing_is_refused_and_says_in_which_state_the_slot_is() -> None:
     """Scenario 37: an operator who is told "ok" may rely on it; PENDING, LOST, STOPPING, PLACED are told apart."""
     stage = Stage(hosts(3, cpu=2_000))
@@ -360,8 +380,8 @@ def test_a_service_that_hangs_each_time_ends_its_group_by_rule() -> None:
 
 
 def test_an_engine_that_dies_every_time_has_a_cap_of_its_own_and_its_set_a_floor() -> None:
-    """Scenario 49: each engine is started as often as its rule says; then it is given up while enough are left, and the one that
-    would break the floor ends the group."""
+    """Scenario 49: each engine is started as often as its rule says; then it is given up while enough are left, and the one
+    that would break the floor ends the group."""
     stage = Stage()
     rule = RulePlan(Action.RESTART_MEMBER, "rollout", max_restarts=2, then=Action.TOLERATE)
     stage.run(plan(job(), replicas(count=3, least=2), rules=(rule,)))
