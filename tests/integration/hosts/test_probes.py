@@ -35,15 +35,16 @@ async def test_http_ready_unready_ready() -> None:
         port = port_of(world)
         ready = plan(ProbeKind.HTTP, port="http", target="/health", successes=2)
         key = await world.run(sys.executable, "-c", SERVER, str(port), ports=(("http", port),), ready=ready)
-        await world.of(TaskReady, key)
+        first = await world.of(TaskReady, key)
         folder = next((world.directory / "tasks").glob(f"g1/m-{key.index}/1/0"))
         (folder / "bad").touch()
         unready = await world.report(TaskUnready, lambda each: "503" in each.message)
         assert unready.message == f"GET http://127.0.0.1:{port}/health: status 503"
         world.reports.clear()
         (folder / "bad").unlink()
-        await world.of(TaskReady, key)
+        again = await world.of(TaskReady, key)
         assert world.count(TaskReady, key) == 1
+        assert 0 < first.edge < unready.edge < again.edge, "whichever comes late, the newest is known by its number"
 
 
 async def test_why_it_is_not_ready_yet_names_the_address_and_the_error() -> None:
