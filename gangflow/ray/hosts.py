@@ -74,6 +74,8 @@ class RayHosts:
         self._names = NodeNames(home / "nodes.json")
         self._served: dict[str, _Served] = {}
         self._looker: asyncio.Task[None] | None = None
+        self._taken_in: frozenset[str] = frozenset()
+        """Ray ids of the live nodes, when each that has hosts was served last."""
 
     async def start(self) -> None:
         """Start (or find) every node's actor and wait until its agent is connected; one that does not answer is waited for no
@@ -147,10 +149,12 @@ class RayHosts:
 
     async def _take_in(self) -> None:
         """Nodes as Ray has them now: an actor on each new one, no more word to those that left."""
-        own = ray.get_runtime_context().get_node_id()
+        listed = await asyncio.to_thread(ray.nodes)
+        alive = frozenset(str(entry["NodeID"]) for entry in listed if entry.get("Alive", False))
+        if alive == self._taken_in:
+            return
         known = self._names.known
-        nodes = self._names.live(await asyncio.to_thread(ray.nodes), own)
-        alive = {node.ray_id for node in nodes}
+        nodes = self._names.live(listed, ray.get_runtime_context().get_node_id())
         for one in [one for one in self._served.values() if one.ray_id not in alive]:
             _log.warning("node %s left Ray; its hosts are lost when its lease has run out", one.name)
             self._forget(one)
@@ -161,8 +165,11 @@ class RayHosts:
                 one = self._served[node.name] = _Served(node.name, node.ray_id, actor, asyncio.get_running_loop().time())
                 one.keeper = asyncio.create_task(self._keep(one), name=f"confirm {node.name}")
                 _log.info("node %s serves %s", node.name, ", ".join(host.name for host in hosts[node.ray_id]))
+        if all(node.name in self._served for node in nodes if node.ray_id in hosts):  # none was forgotten meanwhile
+            self._taken_in = alive
 
     def _forget(self, one: _Served) -> None:
+        self._taken_in = frozenset()
         if self._served.get(one.name) is one:
             del self._served[one.name]
         if one.keeper is not None and one.keeper is not asyncio.current_task():

@@ -44,7 +44,7 @@ class Lease:
     @property
     def beat_s(self) -> float:
         """Between two confirmations of a node: often enough that a busy machine does not look like a dead one."""
-        return min(2.0, self.lease_ms / 8_000)
+        return min(3.0, self.lease_ms / 5_000)
 
     @property
     def for_controller(self) -> Options:

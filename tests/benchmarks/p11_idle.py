@@ -36,6 +36,7 @@ ROLLOUT = """
 import os
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Answer(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
     def do_GET(self):
         self.send_response(200); self.send_header("Content-Length", "2"); self.end_headers(); self.wfile.write(b"{}")
     log_message = lambda *_: None
