@@ -185,8 +185,8 @@ def test_xce_chooses_the_node(emulated: Emulated, cluster: RayCluster, place: Pa
 
 
 def test_a_silent_actor(emulated: Emulated, cluster: RayCluster, place: Path) -> None:
-    """Scenario 80: a node whose actor is stuck is given up, although its Ray lives. The actor is ended, so that nobody renews the
-    agent, and the slot starts again only when the agent has fenced itself and the node has come back."""
+    """Scenario 80: a node whose actor is stuck is given up, although its Ray lives. The actor is ended, so that nobody renews
+    the agent, and the slot starts again only when the agent has fenced itself and the node has come back."""
     with cluster.client() as client, running(client, spread(place / "done")) as view:
         host, (old,) = host_of(view, "a"), incarnations(view)["a[0]"][1]
         stuck = actor_on(emulated, emulated.second)
