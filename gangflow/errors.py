@@ -66,6 +66,7 @@ class XceError(GangflowError):
     """XCE refused a call: its problem document, as an exception."""
 
     code = "xce"
+    exit_code = 10
 
     def __init__(self, message: str, *, status: int = 0, problem: str = "", remedy: str = "") -> None:
         super().__init__(message, remedy=remedy)

@@ -50,9 +50,8 @@ class Run:
                         break
         if check and view.state != "SUCCEEDED":
             because = f"{view.cause}: {view.message}".strip(": ")
-            raise GroupEnded(
-                f"group {self.name!r} ended {view.state} ({because})", group=self.id, state=view.state, cause=view.cause
-            )
+            message = f"group {self.name!r} ended {view.state} ({because})" + _last_words(view)
+            raise GroupEnded(message, group=self.id, state=view.state, cause=view.cause)
         return view
 
     def events(self, after: int | None = None) -> Iterator[EventView]:
@@ -83,6 +82,16 @@ class Run:
                 raise
         finally:
             self.close()
+
+
+def _last_words(view: GroupView) -> str:
+    """The last lines of stderr of the last slot that failed; empty when none did, or it said nothing."""
+    exits = [(slot.exit, slot) for member in view.members for slot in member.slots if slot.exit and slot.exit.cause]
+    if not exits:
+        return ""
+    exit_, slot = max(exits, key=lambda pair: pair[0].at_ms)
+    tail = exit_.stderr_tail.rstrip()
+    return f"\nthe last lines of stderr of {slot.member}[{slot.index}]:\n{tail}" if tail else ""
 
 
 def launch(
@@ -154,22 +163,24 @@ def attach(name: str, *, address: str = "") -> Run:
     """
     if address:
         return _attached(name, clusters.join_cluster(address))
-    found = [home for home in homes() if home.alive and _has(home, name)]
+    seen = [(home, terminal) for home in homes() if home.alive and (terminal := _ended(home, name)) is not None]
+    # An ended group of that name is meant only where none lives.
+    found = [home for home, ended in seen if not ended] or [home for home, _ in seen]
     if not found:
         raise NotFound(f"no live group {name!r} in any cluster of this user; `gangflow status` lists them")
     if len(found) > 1:
         places = ", ".join(str(home.path) for home in found)
-        raise NotFound(f"{len(found)} clusters have a group {name!r}: name one with address=: {places}")
+        raise NotFound(f"{len(found)} clusters have a group {name!r}: name one by its address: {places}")
     return _attached(name, clusters.join_cluster(str(found[0].path)))
 
 
-def _has(home: Home, name: str) -> bool:
+def _ended(home: Home, name: str) -> bool | None:
+    """Whether the group of that name in a home has ended; None: there is none."""
     try:
         with home.client(patience=1) as client:
-            client.group(name)
+            return client.group(name).terminal
     except (NotFound, Unreachable):
-        return False
-    return True
+        return None
 
 
 def _attached(name: str, cluster: clusters.Cluster) -> Run:

@@ -12,15 +12,14 @@ class Gradient(BaseHTTPRequestHandler):
     def do_POST(self):
         a, b = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         errors = [(x / 10, a * x / 10 + b - (3 * x / 10 + 1)) for x in range(ctx.slot, 10, 2)]
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps([sum(x * e for x, e in errors), sum(e for _, e in errors)]).encode())
+        slopes = json.dumps([sum(x * e for x, e in errors), sum(e for _, e in errors)])
+        self.wfile.write(b"HTTP/1.0 200 OK\r\n\r\n" + slopes.encode())
 
 
 if ctx.member == "worker":
     HTTPServer(("127.0.0.1", ctx.port("http")), Gradient).serve_forever()
 a, b, step = 0.0, 0.0, 0
-while step < 1000:
+while step < 8000:
     try:
         slopes = [json.load(urlopen(each.url, json.dumps([a, b]).encode())) for each in ctx.wait_endpoints("worker")]
     except (OSError, ValueError):  # a worker died: ask those that are there now

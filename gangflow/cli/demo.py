@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,7 @@ def _checks(watching: Watching, behind: GroupView, files: dict[str, Path], resul
         Check("the group SUCCEEDED", view.state, view.state == "SUCCEEDED"),
         Check(
             "the second group waited with its reason",
-            f"{reason.code}: {reason.text}; shortfall {reason.shortfall}, blocked by {reason.blocker}"
+            f"{reason.code}: {reason.text}; short of {_amounts(reason.shortfall)}; blocked by {reason.blocker}"
             if reason
             else "it did not wait",
             reason is not None and bool(reason.blocker) and any(amount > 0 for amount in reason.shortfall.values()),
@@ -150,6 +151,11 @@ def _checks(watching: Watching, behind: GroupView, files: dict[str, Path], resul
             behind.state == "SUCCEEDED",
         ),
     ]
+
+
+def _amounts(shortfall: Mapping[str, int]) -> str:
+    """CPUs and GPUs in whole ones: on the wire they are thousandths."""
+    return ", ".join(f"{amount / 1000 if name in {'cpu', 'gpus'} else amount:g} {name}" for name, amount in shortfall.items())
 
 
 def _start_words(story: Story) -> str:

@@ -18,6 +18,8 @@ def bring_up(console: Console, home: Path | None, cluster: Path | None, runtime:
     place = Home(home.expanduser().resolve()) if home else default_home()
     if place.alive:
         raise SetupError(f"a controller runs in {place.path} already", remedy=f"`gangflow down --home {place.path}` stops it")
+    if cluster is None and (place.path / "cluster.yaml").exists():
+        console.print(f"hosts as described in {place.path / 'cluster.yaml'}", markup=False, highlight=False, soft_wrap=True)
     started = clusters.start_cluster(place, read_cluster(cluster), runtime=runtime, dashboard=dashboard, say=speaker(console))
     console.print(f"up: {place.url} (home {place.path})", markup=False, highlight=False, soft_wrap=True)
     console.print(f"run groups on it with --address {place.path}", markup=False, highlight=False, soft_wrap=True)

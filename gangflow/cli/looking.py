@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from pathlib import Path
 
 from rich.console import Console
 
@@ -70,7 +71,24 @@ def _list(console: Console, place: str, groups: list[GroupView]) -> None:
         f"{place}: {len(groups)} group{'' if len(groups) == 1 else 's'}", markup=False, highlight=False, soft_wrap=True
     )
     for view in groups:
-        console.print("  ", live.headline(view, int(time.time() * 1000)))
+        console.print("  ", live.headline(view, int(time.time() * 1000)), soft_wrap=True)
+
+
+def kept_log(group: str, member: str, index: int, stream: str, incarnation: int, task: int) -> Path | None:
+    """The log of a slot of a run whose cluster is gone, as its home keeps it: of the newest run of that name."""
+    for home in homes():
+        if home.alive or not re.fullmatch(rf"\d+-\d+-{re.escape(group[:20])}-[0-9a-f]+", home.path.name):
+            continue
+        lives = [
+            (int(life.name), life / str(task) / stream)
+            for slot in home.path.glob(f"nodes/*/tasks/*/{member}-{index}")
+            for life in slot.glob("[0-9]*")
+            if incarnation in (0, int(life.name))
+        ]
+        found = [file for _, file in sorted(lives) if file.is_file()]
+        if found:
+            return found[-1]
+    return None
 
 
 def show_log(group: str, slot: str, *, follow: bool, stream: str, incarnation: int, task: int, address: str) -> None:
@@ -83,7 +101,14 @@ def show_log(group: str, slot: str, *, follow: bool, stream: str, incarnation: i
     if named is None:
         raise SpecError([Problem("slot", repr(slot), "member or member[index]")])
     member, index = named[1], int(named[2] or 0)
-    run = attach(group, address=address)
+    try:
+        run = attach(group, address=address)
+    except NotFound:
+        file = None if address else kept_log(group, member, index, stream, incarnation, task)
+        if file is None:
+            raise
+        sys.stdout.write(file.read_text(errors="replace"))
+        return
     try:
         run.status().slot(member, index)
     except KeyError:

@@ -17,6 +17,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # member[0] is no markup
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 console = Console()
@@ -131,6 +132,10 @@ def cancel(
     run_.cancel()
     view = run_.wait(check=False) if wait else run_.status()
     print(f"{view.name} ({view.id}) {view.state}")
+    if wait:
+        from gangflow.cli.running import end_own_cluster
+
+        end_own_cluster(console, run_)
 
 
 @app.command()

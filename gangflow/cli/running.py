@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
@@ -16,6 +17,7 @@ from gangflow.cli.faults import Fault, check_faults
 from gangflow.cli.sources import Source
 from gangflow.cli.watching import Watching, ask_detach_or_cancel, final_words
 from gangflow.errors import Problem, SpecError
+from gangflow.home import Home, root
 from gangflow.runs import Run, submit
 from gangflow.specs.cluster import ClusterSpec
 from gangflow.specs.member import ReplicaSet
@@ -75,7 +77,11 @@ def run_group(
         f"group <{run.id}> {run.name!r} is submitted to {cluster.name}", markup=False, highlight=False, soft_wrap=True
     )
     if detach:
-        console.print(f"detached: `gangflow attach {run.name}` watches it, `gangflow cancel {run.name}` ends it", markup=False)
+        console.print(
+            f"detached: `gangflow attach {run.name}` watches it, `gangflow cancel {run.name}` ends it",
+            markup=False,
+            soft_wrap=True,
+        )
         return DETACHED
     return watch(console, run, planned, stop=owns)
 
@@ -96,12 +102,28 @@ def watch(console: Console, run: Run, faults: Sequence[Fault], *, stop: bool) ->
                 detached = True
                 console.print(f"detached: `gangflow attach {run.name}` watches it again", markup=False)
                 return DETACHED
-            run.cancel()
-            view = run.wait(check=False)
+            console.print("cancelling: everything of it is taken down", markup=False)
+            try:
+                run.cancel()
+                view = run.wait(check=False)
+            except KeyboardInterrupt:
+                console.print("interrupted again: not waiting for an orderly end", markup=False)
+                return EXIT_OF_STATE["CANCELLED"]
         for line in [*final_words(view, watching.story), *(f"the fault never came due: {fault}" for fault in watching.pending)]:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
+        end_own_cluster(console, run, ours=stop)
         return EXIT_OF_STATE.get(view.state, 1)
     finally:
         run.close()
         if stop and not detached:
             run.cluster.stop()
+
+
+def end_own_cluster(console: Console, run: Run, *, ours: bool = False) -> None:
+    """After a group's end: say where its logs are; and stop the cluster that a detached run had for itself alone."""
+    place = Path(run.cluster.name)
+    if place.parent != root() / "runs":
+        return
+    console.print(f"kept: {place} (logs, trace, journal; `gangflow logs {run.name} SLOT`)", markup=False, soft_wrap=True)
+    if not ours and all(group.terminal for group in run.client.groups().groups):
+        clusters.stop_cluster(Home(place))

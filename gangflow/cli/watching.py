@@ -182,6 +182,9 @@ class Watching:
         return sent
 
 
+QUESTION = "\nd: detach (the run goes on), c or Enter: cancel it > "
+
+
 def rollout_of(view: GroupView) -> str:
     """The member that serves weights in a group with an RL coordinator."""
     coordinator = (view.document or {}).get("coordinator") or {}
@@ -192,8 +195,15 @@ def ask_detach_or_cancel(console: Console) -> bool:
     """After Ctrl-C: True to detach (the run goes on), False to cancel it. Without a terminal to ask: cancel."""
     if not (sys.stdin.isatty() and console.is_terminal):
         return False
-    answer = console.input("\n[bold]d[/bold]etach (the run goes on) or [bold]c[/bold]ancel it? [c] ")
-    return answer.strip().lower().startswith("d")
+    while True:
+        try:
+            answer = console.input(QUESTION, markup=False).strip().lower()
+        except (KeyboardInterrupt, EOFError):
+            return False  # Asked twice to end: it ends.
+        if answer in {"", "c", "cancel"}:
+            return False
+        if answer in {"d", "detach"}:
+            return True
 
 
 def final_words(view: GroupView, story: Story) -> list[str]:

@@ -133,7 +133,7 @@ def test_errors_are_one_message_and_an_exit_code(client: FakeClient, monkeypatch
     monkeypatch.setattr("sys.argv", ["xcecli", "hosts", "h9"])
     with pytest.raises(SystemExit) as end:
         xcecli.main()
-    assert end.value.code == 1
+    assert end.value.code == 10
     assert capsys.readouterr().err.strip() == "no host h9"
 
 
