@@ -58,6 +58,7 @@ class PausableJournal(SqliteJournal):
         self.appends = 0
         self.reached = threading.Event()
         self.go_on = threading.Event()
+        self.passed = threading.Event()
 
     def append(self, batch: Batch) -> Batch:
         done = super().append(batch)
@@ -65,6 +66,7 @@ class PausableJournal(SqliteJournal):
         if self.appends == self.stop_at:
             self.reached.set()
             assert self.go_on.wait(20)
+            self.passed.set()
         return done
 
 
