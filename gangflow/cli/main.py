@@ -133,9 +133,9 @@ def cancel(
     view = run_.wait(check=False) if wait else run_.status()
     print(f"{view.name} ({view.id}) {view.state}")
     if wait:
-        from gangflow.cli.running import end_own_cluster
+        from gangflow.cli.running import tell_what_is_kept
 
-        end_own_cluster(console, run_)
+        tell_what_is_kept(Console(stderr=True), run_, ends=False)
 
 
 @app.command()

@@ -17,7 +17,7 @@ from gangflow.cli.faults import Fault, check_faults
 from gangflow.cli.sources import Source
 from gangflow.cli.watching import Watching, ask_detach_or_cancel, final_words
 from gangflow.errors import Problem, SpecError
-from gangflow.home import Home, root
+from gangflow.home import root
 from gangflow.runs import Run, submit
 from gangflow.specs.cluster import ClusterSpec
 from gangflow.specs.member import ReplicaSet
@@ -111,7 +111,7 @@ def watch(console: Console, run: Run, faults: Sequence[Fault], *, stop: bool) ->
                 return EXIT_OF_STATE["CANCELLED"]
         for line in [*final_words(view, watching.story), *(f"the fault never came due: {fault}" for fault in watching.pending)]:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
-        end_own_cluster(console, run, ours=stop)
+        tell_what_is_kept(console, run, ends=stop)
         return EXIT_OF_STATE.get(view.state, 1)
     finally:
         run.close()
@@ -119,11 +119,12 @@ def watch(console: Console, run: Run, faults: Sequence[Fault], *, stop: bool) ->
             run.cluster.stop()
 
 
-def end_own_cluster(console: Console, run: Run, *, ours: bool = False) -> None:
-    """After a group's end: say where its logs are; and stop the cluster that a detached run had for itself alone."""
+def tell_what_is_kept(console: Console, run: Run, *, ends: bool) -> None:
+    """After the end of a group in a cluster of its own: where its logs are, and whether that cluster `ends` with it."""
     place = Path(run.cluster.name)
     if place.parent != root() / "runs":
         return
-    console.print(f"kept: {place} (logs, trace, journal; `gangflow logs {run.name} SLOT`)", markup=False, soft_wrap=True)
-    if not ours and all(group.terminal for group in run.client.groups().groups):
-        clusters.stop_cluster(Home(place))
+    words = f"kept: {place} (logs, trace, journal; `gangflow logs {run.name} SLOT`)"
+    if not ends:
+        words += f"; its cluster is still up: `gangflow down --home {place}` stops it"
+    console.print(words, markup=False, highlight=False, soft_wrap=True)

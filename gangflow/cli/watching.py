@@ -182,7 +182,7 @@ class Watching:
         return sent
 
 
-QUESTION = "\nd: detach (the run goes on), c or Enter: cancel it > "
+QUESTION = "\nd to detach (the run goes on), c or Enter to cancel it? "
 
 
 def rollout_of(view: GroupView) -> str:
@@ -197,7 +197,8 @@ def ask_detach_or_cancel(console: Console) -> bool:
         return False
     while True:
         try:
-            answer = console.input(QUESTION, markup=False).strip().lower()
+            console.print(QUESTION, end="", markup=False, highlight=False)
+            answer = input().strip().lower()
         except (KeyboardInterrupt, EOFError):
             return False  # Asked twice to end: it ends.
         if answer in {"", "c", "cancel"}:

@@ -136,8 +136,8 @@ def test_detach_look_attach(root: OwnRoot, folder: Path) -> None:
     assert gangflow("logs", "g1", "a[0]", "--address", str(_home(root).path)) == "started\nover\n"
     assert "SUCCEEDED" in gangflow("status")
     assert "STOPPING → SUCCEEDED\ntiny SUCCEEDED" in gangflow("attach", "tiny"), "what is over is told again"
-    assert "no live group 'tony'" in gangflow("attach", "tony", exits=1)
-    assert "has no slot b[0]" in gangflow("logs", "g1", "b", "--address", str(_home(root).path), exits=1)
+    assert "no live group 'tony'" in gangflow("attach", "tony", exits=10)
+    assert "has no slot b[0]" in gangflow("logs", "g1", "b", "--address", str(_home(root).path), exits=10)
     assert f"down: {_home(root).path}" in gangflow("down", "--all")
     assert "no cluster of this user runs on this machine" in gangflow("status")
 
@@ -147,7 +147,7 @@ def test_cancel_leaves_nothing_of_the_group(root: OwnRoot, folder: Path) -> None
     until(lambda: _members(root), "the member runs")
     with started("attach", "tiny") as watcher:
         _read_until(watcher, "barrier released")
-        assert gangflow("cancel", "tiny") == "tiny (g1) CANCELLED\n"
+        assert gangflow("cancel", "tiny").startswith("tiny (g1) CANCELLED\n")
         assert not _members(root)
     assert watcher.returncode == 3
     gangflow("down", "--all")
