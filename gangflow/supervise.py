@@ -21,6 +21,8 @@ FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 10.0
 HEALTHY_S = 30.0
 """A life this long makes the next pause short again."""
+GIVE_UP_S = 3_600.0
+"""Without a healthy life for so long, it is left: what it needs does not come back."""
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
@@ -40,6 +42,7 @@ class Supervisor:
         for number in PASSED_ON:
             signal.signal(number, self._pass_on)
         pause, code = FIRST_PAUSE_S, 0
+        healthy_at = time.monotonic()
         while self._told is None:
             begin = time.monotonic()
             self._child = subprocess.Popen(self._command)
@@ -49,7 +52,10 @@ class Supervisor:
             if self._told is not None or code in FINAL_CODES:
                 break
             if time.monotonic() - begin > HEALTHY_S:
-                pause = FIRST_PAUSE_S
+                pause, healthy_at = FIRST_PAUSE_S, time.monotonic()
+            if time.monotonic() - healthy_at > GIVE_UP_S:
+                print(f"gangflow: {self._command[3:]} ended with {code}; given up", file=sys.stderr, flush=True)
+                break
             print(f"gangflow: {self._command[3:]} ended with {code}; again in {pause:g} s", file=sys.stderr, flush=True)
             self._wake.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)

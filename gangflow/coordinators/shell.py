@@ -58,6 +58,8 @@ HEALTH_TIMEOUT_S = 1.0
 BEAT_PERIOD_S = 2.0
 AWAY_S = 0.5
 """Between two tries while XCE does not answer."""
+AWAY_LIMIT_S = 3_600.0
+"""An XCE that is away for so long does not come back: the coordinator ends, rather than ask for ever."""
 
 
 class GroupServices(Protocol):
@@ -209,12 +211,14 @@ class Coordinator:
             log.info("%s: XCE refused: %s", self._group, error.message)
 
     async def _insist(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        begun_at = time.monotonic()
         while True:
             try:
                 return await call()
             except GangflowError as error:
                 if not _passing(error):
                     raise
+                _give_up_after(begun_at, error)
                 log.info("%s: XCE takes nothing now: %s", self._group, error.message)
                 await asyncio.sleep(AWAY_S)
 
@@ -244,14 +248,17 @@ class Coordinator:
 
     async def _watch(self) -> None:
         """List, then watch; list again whenever the stream cannot go on, or a slot's address is wanted."""
+        answered_at = time.monotonic()
         while True:
             try:
                 after = await self._list()
+                answered_at = time.monotonic()
                 async for event in self._client.events(after, self._group):
                     await self._take(event)
             except GangflowError as error:
                 if not (isinstance(error, Gone) or _passing(error)):
                     raise
+                _give_up_after(answered_at, error)
                 log.info("%s: listing again: %s", self._group, error.message)
                 await asyncio.sleep(AWAY_S)
 
@@ -354,6 +361,11 @@ async def _perform(engine: Engine, call: EngineCall, timeout_s: float) -> Weight
         case Verb.LOAD if call.head is not None:
             return await engine.load(call.head, timeout_s)
     return None
+
+
+def _give_up_after(since: float, error: GangflowError) -> None:
+    if time.monotonic() - since > AWAY_LIMIT_S:
+        raise SetupError(f"XCE has been away for {AWAY_LIMIT_S:g} s: {error.message}") from error
 
 
 def _passing(error: GangflowError) -> bool:

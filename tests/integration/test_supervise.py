@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from gangflow import supervise
+
 DEADLINE_S = 60.0
 Start = Callable[[str], subprocess.Popen[str]]
 
@@ -110,3 +112,10 @@ def test_the_child_dies_with_its_supervisor(start: Start, tmp_path: Path) -> Non
     (child,) = _lives(tmp_path, 1)
     supervisor.kill()
     _gone(child)
+
+
+def test_what_never_lives_long_is_given_up(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(supervise, "GIVE_UP_S", 0.0)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest's own handlers stay
+    assert supervise.Supervisor(["sh", "-c", "exit 33"]).run() == 33
+    assert "given up" in capfd.readouterr().err

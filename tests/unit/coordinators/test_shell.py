@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gangflow.channel import ELIGIBLE, FAILURE, HEAD, Eligible, Head, WeightsId
+from gangflow.coordinators import shell
 from gangflow.coordinators.engine import EngineFenced, EngineRefused, EngineSilent, PauseMode
 from gangflow.coordinators.shell import Coordinator
 from gangflow.errors import Fenced, GangflowError, JournalFull, JournalLocked, SetupError, XceError
@@ -238,6 +239,17 @@ async def test_a_newer_coordinator_ends_the_older_one() -> None:
                     await old
             await room.serving(room.publish(1), 0, 1)
         assert room.eligible().term == 2
+
+
+async def test_an_xce_that_never_comes_back_ends_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal that was deleted, a machine that was switched off: nobody asks for ever."""
+    monkeypatch.setattr(shell, "AWAY_LIMIT_S", 0.0)
+    room = Room()
+    async with room.driven() as task:
+        room.xce.away = True
+        with pytest.raises(SetupError, match="away"):
+            async with asyncio.timeout(DEADLINE_S):
+                await task
 
 
 async def test_an_engines_word_ends_the_older_coordinator_too() -> None:
