@@ -75,7 +75,8 @@ async def test_an_exit_survives_the_agent() -> None:
     async with World() as world:
         key, other = await world.shell("sleep 0.2; echo why >&2; exit 4"), await world.run("sleep", "60")
         await world.link.stop()
-        await until(lambda: _noted(world, key))
+        # A task younger than its record would only be missing from the successor's inventory.
+        await until(lambda: _noted(world, key) and bool(_record(world, other)))
         pid = world.agent_pid if world.link.connected else next(iter(world.agents))
         os.kill(pid, signal.SIGKILL)
         await until(lambda: not alive(pid) and not world.marked())
