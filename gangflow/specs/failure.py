@@ -76,10 +76,6 @@ class FailureMatch(Spec):
         return self
 
 
-Match = FailureMatch
-"""Its short name in `gangflow`."""
-
-
 class FailureRule(Spec):
     """`action`, within a budget, for the failures that `match`. The first rule that matches wins."""
 
