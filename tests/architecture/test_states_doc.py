@@ -39,5 +39,7 @@ END = {
     ("group", "SUCCEEDED"): "terminal",
     ("group", "FAILED"): "terminal",
     ("group", "CANCELLED"): "terminal",
+    ("change", "DONE"): "terminal",
+    ("change", "FAILED"): "terminal",
     ("task", "gone"): "the end of this incarnation's task; the next incarnation has tasks of its own",
 }

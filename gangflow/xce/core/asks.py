@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from gangflow.xce.core.plan import Pack, TaskTerm
+from gangflow.xce.core.plan import Access, Pack, TaskTerm
 from gangflow.xce.core.state import Reason, Task
 
 
@@ -50,6 +50,8 @@ class Ask:
     held: tuple[tuple[str, str], ...] = ()
     """(member, host) of the group's slots that keep their places: a re-placement stays in their domain."""
     excluded: tuple[str, ...] = ()
+    claims: tuple[tuple[str, Access], ...] = ()
+    """MINIMUM of a whole group: the standalone claims that it takes with its places, in the same decision."""
     together: bool = False
     """RECOVERY only: all of these slots or none (the slots of a group restart that lost their places)."""
 

@@ -14,14 +14,22 @@ RUNS = frozenset({SlotState.STARTING, SlotState.RUNNING, SlotState.READY})
 
 
 def slots_of(group: Group, member: MemberPlan) -> list[Slot]:
-    """The member's slots by index."""
-    slots = group.slots
-    return [slots[member.name, index] for index in range(target(group, member.name))]
+    """The member's slots by index, without those that were scaled away."""
+    slots, name = group.slots, member.name
+    return [slot for index in range(extent(group, name)) if not (slot := slots[name, index]).out]
 
 
 def target(group: Group, member: str) -> int:
     """How many slots the member is to have."""
     for name, count in group.targets:
+        if name == member:
+            return count
+    return 0
+
+
+def extent(group: Group, member: str) -> int:
+    """One more than the highest index that the member ever had."""
+    for name, count in group.extents:
         if name == member:
             return count
     return 0

@@ -63,6 +63,15 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Warn:
+    """The end of its runtime limit is near: send this signal to the task's main process, once. Answered by TaskWarned."""
+
+    task: TaskKey
+    host: str
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
 class Provision:
     """Make a claim. Answered by ClaimReady or ClaimFailed."""
 
@@ -76,6 +85,8 @@ class Provision:
     hosts: tuple[str, ...] = ()
     """Where the tasks that will use it were placed."""
     retain: bool = False
+    after: tuple[tuple[str, str], ...] = ()
+    """(name, path) of the claims that this one was made after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +101,6 @@ class Release:
     retain: bool
 
 
-TaskEffect = Prepare | Unprepare | Start | Stop
+TaskEffect = Prepare | Unprepare | Start | Stop | Warn
 ClaimEffect = Provision | Release
 Effect = TaskEffect | ClaimEffect

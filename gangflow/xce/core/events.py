@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from gangflow.xce.core.plan import Cause, GroupPlan
 from gangflow.xce.core.state import (
     Answer,
+    Blame,
     BudgetUse,
+    Change,
     Claim,
     Exit,
     GroupState,
@@ -54,6 +56,17 @@ class HostChanged:
     state: HostState
     until_ms: int = 0
     message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostOperated:
+    """An operator closed or opened a host. `state` is what it is now: CLOSED or UP, or as it was while it does not answer."""
+
+    host: str
+    state: HostState
+    closed: str = ""
+    """Why; empty: it is open."""
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +196,49 @@ class HostExcluded:
 
 
 @dataclass(frozen=True, slots=True)
+class HostReadmitted:
+    """The group may use the host again; failures there before do not count any more."""
+
+    group: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostBlamed:
+    """Failures of the group on a host, as they count now."""
+
+    group: str
+    blame: Blame
+
+
+@dataclass(frozen=True, slots=True)
+class TargetsSet:
+    """The group's targets are these from here on. Slots in `added` exist and are in; those in `removed` are out."""
+
+    group: str
+    targets: tuple[tuple[str, int], ...]
+    added: tuple[tuple[str, int], ...] = ()
+    removed: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeMoved:
+    """A change of targets as it is now."""
+
+    group: str
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStopped:
+    """A user stopped a member (`stopped`), or restarted something of it."""
+
+    group: str
+    member: str
+    stopped: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class FailureJudged:
     """What a rule decided about a failure, for people and traces."""
 
@@ -256,6 +312,28 @@ class SlotChanged:
     """Its capacity returns with this event."""
     exit: Exit | None = None
     """How the incarnation that is being stopped failed, when that is why it is stopped."""
+    run_until_ms: int = 0
+    """With STARTING: the end of its runtime limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotHeld:
+    """A PENDING slot of a change holds these units (`Next.SCALE`) until the change can place it."""
+
+    group: str
+    member: str
+    index: int
+    tasks: tuple[Task, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotWarned:
+    """The incarnation was told that its runtime limit is near."""
+
+    group: str
+    member: str
+    index: int
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +377,13 @@ class ClaimChanged:
     claim: Claim
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimForgotten:
+    """A standalone claim that is GONE leaves the state: its name is free."""
+
+    claim: str
+
+
 Event = (
     TermStarted
     | HostRegistered
@@ -326,4 +411,13 @@ Event = (
     | SlotExited
     | TaskMoved
     | ClaimChanged
+    | HostOperated
+    | HostReadmitted
+    | HostBlamed
+    | TargetsSet
+    | ChangeMoved
+    | MemberStopped
+    | SlotHeld
+    | SlotWarned
+    | ClaimForgotten
 )

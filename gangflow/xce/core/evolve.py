@@ -31,9 +31,10 @@ def host_registered(draft: Draft, event: ev.HostRegistered) -> None:
     if old is None:
         hosts[event.facts.name] = Host(facts=event.facts, boot=event.boot, since_ms=draft.now_ms)
         return
-    check_edge("host", event.facts.name, old.state, HostState.UP)
-    since = old.since_ms if old.state is HostState.UP else draft.now_ms
-    hosts[event.facts.name] = replace(old, facts=event.facts, boot=event.boot, state=HostState.UP, since_ms=since, until_ms=0)
+    state = HostState.CLOSED if old.closed else HostState.UP
+    check_edge("host", event.facts.name, old.state, state)
+    since = old.since_ms if old.state is state else draft.now_ms
+    hosts[event.facts.name] = replace(old, facts=event.facts, boot=event.boot, state=state, since_ms=since, until_ms=0)
 
 
 def host_changed(draft: Draft, event: ev.HostChanged) -> None:
@@ -42,6 +43,17 @@ def host_changed(draft: Draft, event: ev.HostChanged) -> None:
     old = hosts[event.host]
     check_edge("host", event.host, old.state, event.state)
     hosts[event.host] = replace(old, state=event.state, since_ms=draft.now_ms, until_ms=event.until_ms)
+
+
+def host_operated(draft: Draft, event: ev.HostOperated) -> None:
+    """See the event."""
+    hosts = draft.own("hosts")
+    old = hosts[event.host]
+    since = old.since_ms
+    if old.state is not event.state:
+        check_edge("host", event.host, old.state, event.state)
+        since = draft.now_ms
+    hosts[event.host] = replace(old, state=event.state, since_ms=since, closed=event.closed, draining=event.draining)
 
 
 def task_superseded(draft: Draft, event: ev.TaskSuperseded) -> None:
@@ -89,6 +101,11 @@ def claim_changed(draft: Draft, event: ev.ClaimChanged) -> None:
     claims[claim.id] = claim
 
 
+def claim_forgotten(draft: Draft, event: ev.ClaimForgotten) -> None:
+    """See the event."""
+    del draft.own("claims")[event.claim]
+
+
 APPLY: dict[type, Callable[[Draft, Any], None]] = {
     ev.TermStarted: term_started,
     ev.HostRegistered: host_registered,
@@ -116,6 +133,15 @@ APPLY: dict[type, Callable[[Draft, Any], None]] = {
     ev.SlotExited: slot.exited,
     ev.TaskMoved: slot.task_moved,
     ev.ClaimChanged: claim_changed,
+    ev.HostOperated: host_operated,
+    ev.HostReadmitted: group.host_readmitted,
+    ev.HostBlamed: group.host_blamed,
+    ev.TargetsSet: group.targets_set,
+    ev.ChangeMoved: group.change_moved,
+    ev.MemberStopped: group.member_stopped,
+    ev.SlotHeld: slot.held,
+    ev.SlotWarned: slot.warned,
+    ev.ClaimForgotten: claim_forgotten,
 }
 
 

@@ -7,8 +7,12 @@ from dataclasses import replace
 from gangflow.xce.core import events as ev
 from gangflow.xce.core.draft import Draft
 from gangflow.xce.core.lifecycle import InvalidTransition, check_edge
-from gangflow.xce.core.state import Group, GroupState, KeyValue, PendCode, Reason, Slot, SlotState
+from gangflow.xce.core.limits import CHANGES_KEPT
+from gangflow.xce.core.state import Blame, Group, GroupState, KeyValue, PendCode, Reason, Slot, SlotState
 
+WAITS_AS_A_WHOLE = frozenset(
+    {GroupState.RESTARTING, GroupState.PENDING, GroupState.SUSPENDING, GroupState.SUSPENDED, GroupState.STOPPING}
+)
 PREPARING_REASON = Reason(PendCode.PREPARING, "placed; waits for its claims and for its hosts to prepare")
 
 
@@ -28,6 +32,7 @@ def submitted(draft: Draft, event: ev.GroupSubmitted) -> None:
             since_ms=draft.now_ms,
             slots=slots,
             targets=tuple((member.name, member.replicas) for member in plan.members),
+            extents=tuple((member.name, member.replicas) for member in plan.members),
         )
     )
     draft.set(next_group=max(draft.next_group, number(event.group) + 1))
@@ -80,12 +85,15 @@ def changed(draft: Draft, event: ev.GroupChanged) -> None:
     if event.state is GroupState.RUNNING:
         # Satisfied (again): what went wrong before is over, and earlier tries do not count against later ones.
         fields = {"first_running_ms": group.first_running_ms or draft.now_ms, "attempt": 0, "cause": "", "message": ""}
-    elif event.state is not event.before and event.state in (GroupState.RESTARTING, GroupState.PENDING, GroupState.STOPPING):
+    elif event.state is not event.before and event.state in WAITS_AS_A_WHOLE:
         fields = {"below_floor_ms": (), "reason": None}
         for key, slot in slots.items():
             # From here on the group waits as a whole: a reason of its own would say that its slot had been asked for already.
             if slot.state is SlotState.PENDING and slot.reason is not None:
                 slots[key] = replace(slot, reason=None)
+    if event.state is GroupState.SUSPENDED:
+        why = event.cause or group.cause or "user"
+        fields |= {"reason": Reason(PendCode.SUSPENDED, f"suspended ({why}); waits for a resume")}
     if event.state.terminal:
         fields = {"ended_ms": draft.now_ms, "reason": None, "goal": event.state}
     if event.cause or event.message:
@@ -126,6 +134,61 @@ def host_excluded(draft: Draft, event: ev.HostExcluded) -> None:
     group, _ = draft.open(event.group)
     if event.host not in group.excluded:
         draft.put_group(replace(group, excluded=(*group.excluded, event.host)))
+
+
+def host_readmitted(draft: Draft, event: ev.HostReadmitted) -> None:
+    """It is excluded no more, and nothing is held against it."""
+    group, _ = draft.open(event.group)
+    excluded = tuple(host for host in group.excluded if host != event.host)
+    blames = tuple(blame for blame in group.blames if blame.host != event.host)
+    draft.put_group(replace(group, excluded=excluded, blames=blames))
+
+
+def host_blamed(draft: Draft, event: ev.HostBlamed) -> None:
+    """What counts against the host is as the event says."""
+    group, _ = draft.open(event.group)
+    kept = tuple(blame for blame in group.blames if blame.host != event.blame.host)
+    new: tuple[Blame, ...] = (event.blame,) if event.blame.at_ms else ()
+    draft.put_group(replace(group, blames=(*kept, *new)))
+
+
+def targets_set(draft: Draft, event: ev.TargetsSet) -> None:
+    """Other targets; slots come in (new ones are PENDING) or go out."""
+    group, slots = draft.open(event.group)
+    extents = dict(group.extents)
+    for key in event.added:
+        old = slots.get(key)
+        slots[key] = replace(old, out=False) if old is not None else Slot(member=key[0], index=key[1], since_ms=draft.now_ms)
+        extents[key[0]] = max(extents.get(key[0], 0), key[1] + 1)
+    for key in event.removed:
+        slots[key] = replace(slots[key], out=True)
+    if any(extents[member] != extent for member, extent in group.extents):
+        order = {member.name: number for number, member in enumerate(group.plan.members)}
+        ordered = dict(sorted(slots.items(), key=lambda item: (order[item[0][0]], item[0][1])))
+        slots.clear()
+        slots.update(ordered)
+    draft.put_group(replace(group, targets=event.targets, extents=tuple(extents.items())))
+
+
+def change_moved(draft: Draft, event: ev.ChangeMoved) -> None:
+    """The change is as the event says; the newest few are kept."""
+    group, _ = draft.open(event.group)
+    change = event.change
+    old = next((one for one in group.changes if one.id == change.id), None)
+    if old is None:
+        changes = (*group.changes, change)[-CHANGES_KEPT:]
+        draft.put_group(replace(group, changes=changes, next_change=group.next_change + 1))
+        return
+    if old.state is not change.state:
+        check_edge("change", f"{group.id}/{change.id}", old.state, change.state)
+    draft.put_group(replace(group, changes=tuple(change if one is old else one for one in group.changes)))
+
+
+def member_stopped(draft: Draft, event: ev.MemberStopped) -> None:
+    """Whether the member is wanted."""
+    group, _ = draft.open(event.group)
+    stopped = tuple(name for name in group.stopped if name != event.member)
+    draft.put_group(replace(group, stopped=(*stopped, event.member) if event.stopped else stopped))
 
 
 def failure_judged(draft: Draft, event: ev.FailureJudged) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from gangflow.xce.core import events as ev
 from gangflow.xce.core.draft import Draft
 from gangflow.xce.core.lifecycle import InvalidTransition, check_edge
-from gangflow.xce.core.state import PendCode, Reason, SlotState, TaskPhase
+from gangflow.xce.core.state import Next, PendCode, Reason, SlotState, TaskPhase
 
 
 def name(group: str, member: str, index: int) -> str:
@@ -33,6 +33,8 @@ def placed(draft: Draft, event: ev.SlotPlaced) -> None:
         restarts=old.restarts + 1 if restarted else old.restarts,
         reason=None,
         ready_ms=0,
+        run_until_ms=0,
+        warned=False,
     )
     if (event.member, event.index) in group.tolerated:
         # It runs again: its earlier exit is not what the group's result is made of.
@@ -63,8 +65,25 @@ def changed(draft: Draft, event: ev.SlotChanged) -> None:
         next=event.next,
         exit=event.exit or old.exit,
         reason=reason,
+        run_until_ms=event.run_until_ms or old.run_until_ms,
         ready_ms=old.ready_ms or (draft.now_ms if event.state is SlotState.READY else 0),
     )
+
+
+def held(draft: Draft, event: ev.SlotHeld) -> None:
+    """A PENDING slot of a change holds units."""
+    _, slots = draft.open(event.group)
+    key = (event.member, event.index)
+    old = slots[key]
+    check_edge("slot", name(event.group, event.member, event.index), old.state, SlotState.PENDING)
+    slots[key] = replace(old, tasks=event.tasks, next=Next.SCALE, until_ms=0)
+
+
+def warned(draft: Draft, event: ev.SlotWarned) -> None:
+    """The warning was delivered."""
+    _, slots = draft.open(event.group)
+    key = (event.member, event.index)
+    slots[key] = replace(slots[key], warned=True)
 
 
 def exited(draft: Draft, event: ev.SlotExited) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gangflow.xce.core.plan import Cause, GroupPlan
+from gangflow.xce.core.plan import Cause, ClaimPlan, GroupPlan
 from gangflow.xce.core.state import GroupState, HostFacts, TaskKey
 
 
@@ -89,6 +89,107 @@ class PutValue:
     expect: int = -1
     writer: TaskKey | None = None
     """Of a task's token: a superseded one is refused."""
+    request: Request = Request()
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendGroup:
+    """Give everything back and wait for a resume: SUSPENDING until all is gone, then SUSPENDED. Answers `id`, `state`."""
+
+    group: str
+    message: str = ""
+    request: Request = Request()
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeGroup:
+    """A SUSPENDED group waits for a place again, with its first submission time. Answers `id`, `state`."""
+
+    group: str
+    request: Request = Request()
+
+
+@dataclass(frozen=True, slots=True)
+class RestartGroup:
+    """An operator's restart of a started group, outside rules and budgets: RESTARTING. Answers `id`, `state`."""
+
+    group: str
+    message: str = ""
+    request: Request = Request()
+
+
+@dataclass(frozen=True, slots=True)
+class StopMember:
+    """Stop one member for good; the rest of the group goes on. Answers `id`, `member`."""
+
+    group: str
+    member: str
+    request: Request = Request()
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleGroup:
+    """Other targets for some replica sets: one durable change. Answers 202 with `id`, `change` (empty: nothing changed)."""
+
+    group: str
+    targets: tuple[tuple[str, int], ...]
+    timeout_ms: int = 0
+    """0: the group's own."""
+    request: Request = Request()
+
+
+@dataclass(frozen=True, slots=True)
+class DrainSlot:
+    """Drain and stop one incarnation, cause `drained`; the rules decide what follows. Answers `id`, `incarnation`."""
+
+    group: str
+    member: str
+    index: int
+    incarnation: int
+    request: Request = Request()
+
+
+@dataclass(frozen=True, slots=True)
+class LiftExclusion:
+    """The group may use an excluded host again. Answers `id`, `host`."""
+
+    group: str
+    host: str
+    request: Request = Request()
+
+
+@dataclass(frozen=True, slots=True)
+class CloseHost:
+    """No new work there; with `drain`, what runs there is told `drained`, too. Answers `host`, `state`."""
+
+    host: str
+    drain: bool = False
+    message: str = ""
+    request: Request = Request()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenHost:
+    """New work may go there again. Answers `host`, `state`."""
+
+    host: str
+    request: Request = Request()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateClaim:
+    """A standalone claim; its plan's name is its id. Answers 201 with `id`."""
+
+    plan: ClaimPlan
+    owner: str = ""
+    request: Request = Request()
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteClaim:
+    """Release a standalone claim that no live group uses (409 `in_use` names those that do). Answers `id`."""
+
+    claim: str
     request: Request = Request()
 
 
@@ -195,6 +296,14 @@ class TaskExited:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskWarned:
+    """The warning that its runtime limit is near was delivered (or it had ended)."""
+
+    task: TaskKey
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimReady:
     """The provider made it."""
 
@@ -221,11 +330,38 @@ class ClaimReleased:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimLost:
+    """Its provider found that what it made (in this attempt) is not there, or not whole, any more."""
+
+    claim: str
+    attempt: int
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Nothing but time. One that changes nothing is not journalled."""
 
 
-Command = SubmitGroup | EndGroup | ReportSlot | RestartSlot | TakeCoordination | PutValue
+Command = (
+    SubmitGroup
+    | EndGroup
+    | ReportSlot
+    | RestartSlot
+    | TakeCoordination
+    | PutValue
+    | SuspendGroup
+    | ResumeGroup
+    | RestartGroup
+    | StopMember
+    | ScaleGroup
+    | DrainSlot
+    | LiftExclusion
+    | CloseHost
+    | OpenHost
+    | CreateClaim
+    | DeleteClaim
+)
 Report = (
     StartTerm
     | HostUp
@@ -240,6 +376,8 @@ Report = (
     | ClaimReady
     | ClaimFailed
     | ClaimReleased
+    | TaskWarned
+    | ClaimLost
     | Tick
 )
 Input = Command | Report

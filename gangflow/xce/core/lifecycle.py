@@ -9,14 +9,16 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from gangflow.errors import GangflowError
-from gangflow.xce.core.state import ClaimState, GroupState, HostState, SlotState, TaskPhase
+from gangflow.xce.core.state import ChangeState, ClaimState, GroupState, HostState, SlotState, TaskPhase
 
-G, S, C, H, T = GroupState, SlotState, ClaimState, HostState, TaskPhase
+G, S, C, H, T, D = GroupState, SlotState, ClaimState, HostState, TaskPhase, ChangeState
 
 GROUP: Mapping[GroupState, Mapping[GroupState, str]] = {
     G.PENDING: {
         G.PENDING: "the backoff of a voided try is over",
         G.PREPARING: "one session decision placed every required slot",
+        G.SUSPENDING: "suspended while a voided try is still being unprepared",
+        G.SUSPENDED: "suspended before anything was placed",
         G.STOPPING: "ended while a voided try is still being unprepared",
         G.FAILED: "ended before anything was placed",
         G.CANCELLED: "ended before anything was placed",
@@ -24,28 +26,41 @@ GROUP: Mapping[GroupState, Mapping[GroupState, str]] = {
     G.PREPARING: {
         G.STARTING: "the barrier is released: the commit point",
         G.PENDING: "the try is voided: a timeout, a refusal or a lost host",
+        G.SUSPENDING: "suspended",
         G.STOPPING: "ended, or the last try failed",
     },
     G.STARTING: {
         G.RUNNING: "every job is ready or DONE, every replica set has its minimum ready",
-        G.RESTARTING: "a rule restarts the group, or a machine was lost before it was ever RUNNING",
+        G.RESTARTING: "a rule or an operator restarts the group, or a machine was lost before it was ever RUNNING",
+        G.SUSPENDING: "suspended",
         G.STOPPING: "ended, failed, or not ready in time",
     },
     G.RUNNING: {
         G.DEGRADED: "a minimum is broken and being repaired",
-        G.RESTARTING: "a rule restarts the group",
+        G.RESTARTING: "a rule or an operator restarts the group",
+        G.SUSPENDING: "suspended",
         G.STOPPING: "every primary job ended, a rule fails the group, or it was ended",
     },
     G.DEGRADED: {
         G.RUNNING: "every minimum holds again",
-        G.RESTARTING: "a rule restarts the group; or nothing of it runs, and no lost place came back in time",
+        G.RESTARTING: "a rule or an operator restarts it; or nothing of it runs, and no lost place came back in time",
+        G.SUSPENDING: "suspended",
         G.STOPPING: "every primary job ended, a rule or a floor fails the group, or it was ended",
     },
     G.RESTARTING: {
         G.PREPARING: "every old slot is confirmed gone and has a place: epoch + 1",
         G.RESTARTING: "the backoff of the restart is over",
         G.PENDING: "back to placement: the first start failed by a machine, or the first claim on a lost place expired",
+        G.SUSPENDING: "suspended",
         G.STOPPING: "ended",
+    },
+    G.SUSPENDING: {
+        G.SUSPENDED: "every slot is confirmed gone",
+        G.STOPPING: "ended",
+    },
+    G.SUSPENDED: {
+        G.PENDING: "resumed: it waits for a place with its first submission time",
+        G.CANCELLED: "cancelled; nothing of it runs",
     },
     G.STOPPING: {
         G.SUCCEEDED: "every slot is confirmed gone; the goal was SUCCEEDED",
@@ -60,8 +75,8 @@ GROUP: Mapping[GroupState, Mapping[GroupState, str]] = {
 SLOT: Mapping[SlotState, Mapping[SlotState, str]] = {
     S.PENDING: {
         S.PLACED: "a place was granted, or its own came back: a new incarnation",
-        S.PENDING: "it joins a group restart, or its first claim on a lost place expired",
-        S.RETIRED: "the group ends",
+        S.PENDING: "it joins a group restart, its first claim on a lost place expired, or a change holds places for it",
+        S.RETIRED: "the group ends, its member was stopped, or it was scaled away",
     },
     S.PLACED: {
         S.PREPARED: "the agents of all its tasks accepted them",
@@ -85,7 +100,7 @@ SLOT: Mapping[SlotState, Mapping[SlotState, str]] = {
         S.EXIT: "failed, and every process is gone",
         S.LOST: "a host or agent of it is lost",
         S.STOPPING: "failed, restarted or ended, with processes left to stop",
-        S.DRAINING: "every primary job ended: the termination delay runs",
+        S.DRAINING: "every primary job ended and the termination delay runs, or it is scaled away or drained",
     },
     S.READY: {
         S.RUNNING: "a probe fails; from here `ready_timeout` runs again",
@@ -93,10 +108,10 @@ SLOT: Mapping[SlotState, Mapping[SlotState, str]] = {
         S.EXIT: "failed, and every process is gone",
         S.LOST: "a host or agent of it is lost",
         S.STOPPING: "failed, restarted or ended, with processes left to stop",
-        S.DRAINING: "every primary job ended: the termination delay runs",
+        S.DRAINING: "every primary job ended and the termination delay runs, or it is scaled away or drained",
     },
     S.DRAINING: {
-        S.STOPPING: "the termination delay is over, or the group was cancelled",
+        S.STOPPING: "its time to drain is over, or its group restarts, is suspended or ends",
         S.EXIT: "it ended by itself",
         S.LOST: "a host or agent of it is lost",
     },
@@ -118,21 +133,25 @@ SLOT: Mapping[SlotState, Mapping[SlotState, str]] = {
     S.EXIT: {
         S.BACKOFF: "a rule restarts it",
         S.PENDING: "it wants a place, or waits for its group's restart",
-        S.RETIRED: "a rule tolerated the exit",
+        S.RETIRED: "a rule tolerated the exit, its member was stopped, or it was scaled away",
     },
     S.BACKOFF: {
         S.PLACED: "the backoff is over and its hosts are up: a new incarnation in place",
         S.PENDING: "the backoff is over and it has no place, or it joins a group restart",
         S.BACKOFF: "an operator restarts it now",
-        S.RETIRED: "the group ends",
+        S.RETIRED: "the group ends, its member was stopped, or it was scaled away",
     },
     S.DONE: {S.PENDING: "the group restarts, or an operator runs it again"},
-    S.RETIRED: {S.PENDING: "the group restarts, or an operator brings it back"},
+    S.RETIRED: {
+        S.PENDING: "the group restarts or is resumed, an operator brings it back, or its member is scaled up",
+        S.RETIRED: "what it held for a change of targets is given back",
+    },
 }
 
 CLAIM: Mapping[ClaimState, Mapping[ClaimState, str]] = {
     C.NEW: {
-        C.PROVISIONING: "its users are placed",
+        C.PROVISIONING: "its users are placed; or it is standalone",
+        C.READY: "standalone: a group that ended retained it",
         C.GONE: "never made, and not wanted any more",
     },
     C.PROVISIONING: {
@@ -141,7 +160,8 @@ CLAIM: Mapping[ClaimState, Mapping[ClaimState, str]] = {
         C.RELEASING: "not wanted any more",
     },
     C.READY: {
-        C.LOST: "the host that it is bound to is gone, or its user moved away",
+        C.LOST: "its host is gone, its user moved away, or its provider found it missing",
+        C.GONE: "retained: it lives on as a standalone claim",
         C.RELEASING: "not wanted any more",
     },
     C.FAILED: {
@@ -159,15 +179,44 @@ CLAIM: Mapping[ClaimState, Mapping[ClaimState, str]] = {
 HOST: Mapping[HostState, Mapping[HostState, str]] = {
     H.UP: {
         H.UP: "its agent registered again",
+        H.CLOSED: "an operator closed it",
         H.LOST: "the verdict that it, or its agent, is dead",
     },
     H.LOST: {
         H.UP: "its agent registered again",
+        H.CLOSED: "its agent registered again, and an operator had closed it",
         H.FENCED: "nothing of it can run any more",
     },
-    H.FENCED: {H.UP: "its agent registered again"},
+    H.FENCED: {
+        H.UP: "its agent registered again",
+        H.CLOSED: "its agent registered again, and an operator had closed it",
+    },
     H.UNKNOWN: {},
-    H.CLOSED: {},
+    H.CLOSED: {
+        H.UP: "an operator opened it",
+        H.CLOSED: "its agent registered again, or an operator drains it, too",
+        H.LOST: "the verdict that it, or its agent, is dead",
+    },
+}
+
+CHANGE: Mapping[ChangeState, Mapping[ChangeState, str]] = {
+    D.ACCEPTED: {
+        D.DRAINING: "slots that it takes out are told to drain",
+        D.PLACING: "nothing has to go first",
+        D.DONE: "nothing has to go, and everything found its place at once",
+        D.FAILED: "a newer change superseded it, or its group ended",
+    },
+    D.DRAINING: {
+        D.PLACING: "everything that it takes out is confirmed gone",
+        D.DONE: "everything that it takes out is confirmed gone, and nothing is to be placed",
+        D.FAILED: "a newer change superseded it, its time is over, or its group ended",
+    },
+    D.PLACING: {
+        D.DONE: "every slot that it added has a place",
+        D.FAILED: "a newer change superseded it, its time is over, or its group ended",
+    },
+    D.DONE: {},
+    D.FAILED: {},
 }
 
 TASK: Mapping[TaskPhase, Mapping[TaskPhase, str]] = {
@@ -199,6 +248,7 @@ TRANSITIONS: Mapping[str, Mapping[StrEnum, Mapping[StrEnum, str]]] = {
     "claim": CLAIM,  # type: ignore[dict-item]
     "host": HOST,  # type: ignore[dict-item]
     "task": TASK,  # type: ignore[dict-item]
+    "change": CHANGE,  # type: ignore[dict-item]
 }
 """Entity → state → next state → when."""
 

@@ -31,3 +31,5 @@ SESSIONS_MAX = 4
 """Scheduler sessions in one step: a grant that frees another place may let a next one in; the rest waits for the next step."""
 STORY_MAX = 200
 """Recent inputs that a machine remembers for the story of an InvalidTransition."""
+CHANGES_KEPT = 16
+"""Changes of a group's targets that are kept, the newest: whoever asked can still read how its change ended."""

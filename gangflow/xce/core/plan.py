@@ -84,9 +84,19 @@ class ProbePlan:
     successes: int = 1
 
 
+class Access(StrEnum):
+    """How a group uses a standalone claim: with others, or alone."""
+
+    SHARED = "shared"
+    EXCLUSIVE = "exclusive"
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimPlan:
-    """A template claim: made for the group (`scope` empty) or for each slot of the member that `scope` names."""
+    """A template claim: made for the group (`scope` empty) or for each slot of the member that `scope` names.
+
+    With `uses`, nothing is made: the name stands for a standalone claim. A standalone claim's own plan has neither.
+    """
 
     name: str
     provider: str = "directory"
@@ -94,6 +104,12 @@ class ClaimPlan:
     retain: bool = False
     timeout_ms: int = 60_000
     parameters: tuple[tuple[str, str], ...] = ()
+    uses: str = ""
+    """The standalone claim that this name stands for; empty: a template."""
+    access: Access = Access.SHARED
+    """Of `uses`."""
+    after: tuple[str, ...] = ()
+    """Claims of the same group (by name) that must be READY before this one is made."""
 
 
 class Cause(StrEnum):
@@ -168,6 +184,21 @@ class RulePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerPlan:
+    """How a task's command is run in an image: the cluster's runtime command, with its placeholders still in it."""
+
+    image: str
+    runtime: tuple[str, ...] = ()
+    """Words; `{image}`, `{name}`, `{cwd}` are replaced, the words `{environment}`, `{mounts}`, `{command}` become many."""
+    variable: tuple[str, ...] = ()
+    """For each environment variable, in place of `{environment}`: words with `{variable}`; its value is inherited."""
+    mount: tuple[str, ...] = ()
+    """For each claim and each of `mounts`, in place of `{mounts}`: words with `{source}` and `{target}`."""
+    mounts: tuple[tuple[str, str], ...] = ()
+    """(source, target) beside the claims and the task's own folder."""
+
+
+@dataclass(frozen=True, slots=True)
 class MemberPlan:
     """A named part of a group: what its slots run and need."""
 
@@ -191,6 +222,18 @@ class MemberPlan:
     pack: Pack | None = None
     pack_slot: Pack | None = None
     """`pack` keeps the member together, `pack_slot` each slot."""
+    owner: str = ""
+    """Who is charged, and may stop, restart and scale it; admission fills it in."""
+    profile: str = ""
+    """The application profile that was merged into this; shown, never decided on."""
+    container: ContainerPlan | None = None
+    runtime_limit_ms: int = 0
+    """An incarnation may run so long from its start, then cause `run_limit`; 0 means no limit."""
+    warn_before_ms: int = 0
+    """So long before the end of its runtime limit it gets `warn_signal`; 0 means no warning."""
+    warn_signal: int = 0
+    drain_ms: int = 0
+    """How long a slot that is scaled away or drained goes on, deregistered, before it is stopped."""
 
     @property
     def tasks(self) -> int:
@@ -208,6 +251,39 @@ class BarrierPlan:
     """STARTING at most."""
     max_attempts: int = 5
     backoff: BackoffPlan = BackoffPlan()
+
+
+@dataclass(frozen=True, slots=True)
+class RatioPlan:
+    """Binds two replica sets' targets: least ≤ targets[member] / targets[to] ≤ most, as fractions of integers."""
+
+    member: str
+    to: str
+    least: tuple[int, int] = (0, 1)
+    most: tuple[int, int] = (1, 0)
+    """(1, 0) means no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalePlan:
+    """Limits of runtime changes of targets."""
+
+    ratios: tuple[RatioPlan, ...] = ()
+    max_gpus: int = 0
+    """GPUs (thousandths) that all targets together may ask for; 0 means no limit."""
+    timeout_ms: int = 600_000
+    """How long a change may take before what stands becomes the target."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExclusionPlan:
+    """When a host is excluded for the group (opt-in)."""
+
+    after: int = 0
+    """Failures of slots on one host within `window_ms`; 0 means never."""
+    window_ms: int = 3_600_000
+    at_most: int = 4
+    """Hosts that may be excluded at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +307,10 @@ class GroupPlan:
     """How long a lost allocation is kept under first claim."""
     document: str = ""
     """The spec as its author gave it, as canonical JSON: shown, never decided on."""
+    scale: ScalePlan = ScalePlan()
+    exclusion: ExclusionPlan = ExclusionPlan()
+    plain: bool = False
+    """A plain job or replica set: a group of one."""
 
     def member(self, name: str) -> MemberPlan:
         """The member of that name; KeyError if there is none."""

@@ -21,6 +21,8 @@ class GroupState(StrEnum):
     RUNNING = "RUNNING"
     DEGRADED = "DEGRADED"
     RESTARTING = "RESTARTING"
+    SUSPENDING = "SUSPENDING"
+    SUSPENDED = "SUSPENDED"
     STOPPING = "STOPPING"
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
@@ -69,6 +71,9 @@ class Next(StrEnum):
     RETIRE = "retire"
     END = "end"
     """The group ends: give the allocation back and keep the last exit."""
+    SCALE = "scale"
+    """Part of a change of targets. Going down: RETIRED and out of the target, but its allocation stays until the change takes
+    it. PENDING: it holds, for the change, what it needs beyond the allocations of those that go down."""
 
 
 class TaskPhase(StrEnum):
@@ -146,6 +151,7 @@ class PendCode(StrEnum):
     WAITING_CLAIMS = "WAITING_CLAIMS"
     PREPARING = "PREPARING"
     BACKOFF = "BACKOFF"
+    SUSPENDED = "SUSPENDED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +174,12 @@ class Slot:
     reason: Reason | None = None
     ready_ms: int = 0
     """When this incarnation was first READY; 0: it never was. Tells "never ready" from "was ready and broke"."""
+    run_until_ms: int = 0
+    """The end of this incarnation's runtime limit; 0: it has none, or has not been started."""
+    warned: bool = False
+    """Its agent delivered the warning that the runtime limit is near."""
+    out: bool = False
+    """Scaled away: not in its member's target. RETIRED, or on its way there."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -205,7 +217,7 @@ class ClaimState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim of a group (`member` empty) or of one slot."""
+    """A claim of a group (`member` empty), of one slot, or a standalone one (`group` empty; its id is its name)."""
 
     id: str
     group: str
@@ -221,6 +233,59 @@ class Claim:
     since_ms: int = 0
     until_ms: int = 0
     message: str = ""
+    owner: str = ""
+    """Of a standalone claim."""
+    made_as: str = ""
+    """The id that its provider knows it by, where that is another: a retained claim was made for its group."""
+    losses: int = 0
+    """How often it was READY and lost: one that flaps is made again after growing pauses."""
+
+
+class ChangeState(StrEnum):
+    """The life of a change of targets; `lifecycle.CHANGE` has the edges."""
+
+    ACCEPTED = "ACCEPTED"
+    DRAINING = "DRAINING"
+    PLACING = "PLACING"
+    DONE = "DONE"
+    FAILED = "FAILED"
+
+    @property
+    def over(self) -> bool:
+        return self in (ChangeState.DONE, ChangeState.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A durable change of a group's targets (design 3.7). At most one of a group is not over."""
+
+    id: str
+    """`c1`, `c2`, … in the group's order."""
+    state: ChangeState
+    targets: tuple[tuple[str, int], ...]
+    """Of every member, as the change wants them."""
+    before: tuple[tuple[str, int], ...] = ()
+    """As they were."""
+    ups: tuple[tuple[str, int], ...] = ()
+    """Slots that were added and are not placed yet."""
+    downs: tuple[tuple[str, int], ...] = ()
+    """Slots that were taken out and still hold something."""
+    grants: tuple[tuple[str, int, tuple[Task, ...]], ...] = ()
+    """(member, index, tasks): where those of `ups` go that need what the downs give back; proved to fit."""
+    accepted_ms: int = 0
+    until_ms: int = 0
+    """When it is FAILED, if it is not over by then."""
+    ended_ms: int = 0
+    message: str = ""
+    """Why it FAILED (a newer change superseded it, a host was lost, …)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """Failures of the group's slots on one host that still count towards its exclusion."""
+
+    host: str
+    at_ms: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +335,14 @@ class Group:
     """Since when a member is below its floor."""
     coordinator_term: int = 0
     ended_ms: int = 0
+    extents: tuple[tuple[str, int], ...] = ()
+    """Per member, one more than the highest index that it ever had; slots that are `out` are among them."""
+    changes: tuple[Change, ...] = ()
+    """The newest changes of its targets, oldest first; see `limits.CHANGES_KEPT`."""
+    next_change: int = 1
+    stopped: tuple[str, ...] = ()
+    """Members that a user stopped: not wanted until a slot of theirs is restarted by hand."""
+    blames: tuple[Blame, ...] = ()
 
 
 class HostState(StrEnum):
@@ -332,6 +405,10 @@ class Host:
     """Obligations: incarnations that may still run there and must be stopped when it answers."""
     strays: tuple[str, ...] = ()
     """Tasks found there that the journal has never heard of: shown, never stopped by itself."""
+    closed: str = ""
+    """Why an operator closed it; empty: it is open. A closed host is CLOSED whenever it would be UP."""
+    draining: bool = False
+    """Closed, and what ran there was told `drained`."""
 
 
 @dataclass(frozen=True, slots=True)

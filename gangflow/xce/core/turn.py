@@ -115,7 +115,10 @@ class Turn:
             self.touched[event.task.group] = None  # type: ignore[union-attr]
         elif kind is ev.ClaimChanged:
             self.old_claims[event.claim.id] = None  # type: ignore[union-attr]
-            self.touched[event.claim.group] = None  # type: ignore[union-attr]
+            if event.claim.group:  # type: ignore[union-attr]
+                self.touched[event.claim.group] = None  # type: ignore[union-attr]
+        elif kind is ev.ClaimForgotten:
+            self.old_claims[event.claim] = None  # type: ignore[union-attr,index]
         elif kind is ev.SupersededGone:
             self.old_hosts[event.host] = None  # type: ignore[union-attr]
             self.freed = True

@@ -58,6 +58,8 @@ GROUP_WORDS: Mapping[GroupState, str] = {
     GroupState.RUNNING: "RUN",
     GroupState.DEGRADED: "RUN",
     GroupState.RESTARTING: "RUN",
+    GroupState.SUSPENDING: "USUSP",
+    GroupState.SUSPENDED: "PSUSP",
     GroupState.STOPPING: "RUN",
     GroupState.SUCCEEDED: "DONE",
     GroupState.FAILED: "EXIT",

@@ -17,6 +17,7 @@ from gangflow.xce.core.lifecycle import TRANSITIONS, InvalidTransition, check_ed
 from gangflow.xce.core.plan import BackoffPlan
 from gangflow.xce.core.state import (
     BudgetUse,
+    ChangeState,
     ClaimState,
     Group,
     GroupState,
@@ -40,7 +41,14 @@ G, S = GroupState, SlotState
 
 
 def test_every_state_has_a_row_and_leads_to_states() -> None:
-    kinds = {"group": GroupState, "slot": SlotState, "claim": ClaimState, "host": HostState, "task": TaskPhase}
+    kinds = {
+        "group": GroupState,
+        "slot": SlotState,
+        "claim": ClaimState,
+        "host": HostState,
+        "task": TaskPhase,
+        "change": ChangeState,
+    }
     assert set(TRANSITIONS) == set(kinds)
     for entity, kind in kinds.items():
         table = TRANSITIONS[entity]
