@@ -18,16 +18,31 @@ from gangflow.xce.rest.messages import (
     BeatView,
     Done,
     EventView,
+    GroupMoved,
     HealthView,
+    HostMoved,
     LogView,
+    ScaleView,
     Submitted,
     TermView,
+    TokenView,
     ValueList,
     ValueView,
     VersionView,
 )
 from gangflow.xce.rest.refusals import accepted, transient, unanswered
-from gangflow.xce.rest.schema import ClaimList, GroupList, GroupView, HostList, QueueView, WhyView
+from gangflow.xce.rest.schema import (
+    ChangeList,
+    ChangeView,
+    ClaimList,
+    ClaimView,
+    GroupList,
+    GroupView,
+    HostList,
+    OwnerList,
+    QueueView,
+    WhyView,
+)
 from gangflow.xce.rest.watch import Watch
 
 T = TypeVar("T")
@@ -62,9 +77,22 @@ class AsyncClient:
 
     # --- groups
 
-    async def submit(self, spec: Mapping[str, Any] | Document, *, key: str = "") -> Submitted:
-        """Submit a group: a spec, or the JSON form of one. SpecError names what is wrong with it."""
-        return await self._call(calls.submit(spec, key))
+    async def submit(self, spec: Mapping[str, Any] | Document, *, key: str = "", delegation: Sequence[str] = ()) -> Submitted:
+        """Submit a group: a spec, or the JSON form of one. SpecError names what is wrong with it.
+
+        `delegation`: tokens of other owners that the spec names. Unauthorized (`forbidden`): an owner who may not be named.
+        """
+        return await self._call(calls.submit(spec, key, delegation))
+
+    async def submit_job(
+        self, spec: Mapping[str, Any] | Document, *, key: str = "", delegation: Sequence[str] = ()
+    ) -> Submitted:
+        """Submit a plain job or replica set: a group of one, whose member is called `main`."""
+        return await self._call(calls.submit_job(spec, key, delegation))
+
+    async def jobs(self, states: Sequence[str] = (), name: str = "", limit: int | None = None, cursor: str = "") -> GroupList:
+        """A page of plain jobs, as `groups` has them."""
+        return await self._call(calls.jobs(states, name, limit, cursor))
 
     async def groups(self, states: Sequence[str] = (), name: str = "", limit: int | None = None, cursor: str = "") -> GroupList:
         """A page of groups; `next` of the answer is the `cursor` of the next page."""
@@ -80,12 +108,51 @@ class AsyncClient:
         """End a group as FAILED, with that cause."""
         return await self._call(calls.fail(group, cause, message, key))
 
+    async def suspend(self, group: str, message: str = "", *, key: str = "") -> GroupMoved:
+        """Give everything back and wait for a resume: SUSPENDING until all is gone, then SUSPENDED."""
+        return await self._call(calls.suspend(group, message, key))
+
+    async def resume(self, group: str, *, key: str = "") -> GroupMoved:
+        """A SUSPENDED group waits for a place again, with its first submission time. Conflict if it is not SUSPENDED."""
+        return await self._call(calls.resume(group, key))
+
+    async def restart_group(self, group: str, message: str = "", *, key: str = "") -> GroupMoved:
+        """An operator's restart of a group that was started, outside rules and budgets. Conflict in any other state."""
+        return await self._call(calls.restart_group(group, message, key))
+
+    async def lift_exclusion(self, group: str, host: str, *, key: str = "") -> Done:
+        """The group may use an excluded host again."""
+        return await self._call(calls.lift_exclusion(group, host, key))
+
     async def why(self, group: str, level: int = 1) -> WhyView:
         """Why a group waits; level 0 to 3 as `bjobs -p0` to `-p3`."""
         return await self._call(calls.why(group, level))
 
     async def queue(self, limit: int | None = None, cursor: str = "") -> QueueView:
         return await self._call(calls.queue(limit, cursor))
+
+    # --- members
+
+    async def scale(
+        self, group: str, targets: Mapping[str, int], timeout_s: float | None = None, *, key: str = ""
+    ) -> ScaleView:
+        """Other targets for the replica sets that are named: one durable change, which `change` follows; None: nothing to do.
+
+        Conflict (`no_fit` says what is short, `conflict` in which state it cannot be); XceError `invalid` for a bad target.
+        """
+        return await self._call(calls.scale(group, targets, timeout_s, key))
+
+    async def change(self, group: str, change: str) -> ChangeView:
+        """How far a change of targets is; NotFound when it is not kept any more."""
+        return await self._call(calls.change(group, change))
+
+    async def changes(self, group: str, limit: int | None = None, cursor: str = "") -> ChangeList:
+        """The newest changes of targets, oldest first."""
+        return await self._call(calls.changes(group, limit, cursor))
+
+    async def stop_member(self, group: str, member: str, *, key: str = "") -> Done:
+        """Stop one member for good; the rest of the group goes on."""
+        return await self._call(calls.stop_member(group, member, key))
 
     # --- slots
 
@@ -96,6 +163,10 @@ class AsyncClient:
     async def restart(self, group: str, member: str, index: int, incarnation: int) -> Done:
         """An operator's restart, outside rules and budgets."""
         return await self._call(calls.restart(group, member, index, incarnation))
+
+    async def drain_slot(self, group: str, member: str, index: int, incarnation: int, *, key: str = "") -> Done:
+        """Drain and stop one incarnation, cause `drained`; the rules decide what follows."""
+        return await self._call(calls.drain_slot(group, member, index, incarnation, key))
 
     async def signal(self, group: str, member: str, index: int, incarnation: int, signal: int = 9, task: int = 0) -> Done:
         """Fault injection: send a signal to a task's main process."""
@@ -164,8 +235,37 @@ class AsyncClient:
     async def hosts(self, limit: int | None = None, cursor: str = "") -> HostList:
         return await self._call(calls.hosts(limit, cursor))
 
+    async def close_host(self, host: str, drain: bool = False, message: str = "", *, key: str = "") -> HostMoved:
+        """No new work there; with `drain`, what runs there is told `drained`, too."""
+        return await self._call(calls.close_host(host, drain, message, key))
+
+    async def open_host(self, host: str, *, key: str = "") -> HostMoved:
+        """New work may go there again."""
+        return await self._call(calls.open_host(host, key))
+
     async def claims(self, group: str = "", limit: int | None = None, cursor: str = "") -> ClaimList:
         return await self._call(calls.claims(group, limit, cursor))
+
+    async def create_claim(
+        self, spec: Mapping[str, Any] | Document, *, key: str = "", delegation: Sequence[str] = ()
+    ) -> Submitted:
+        """A standalone claim; its name is its id."""
+        return await self._call(calls.create_claim(spec, key, delegation))
+
+    async def claim(self, name: str) -> ClaimView:
+        return await self._call(calls.claim(name))
+
+    async def delete_claim(self, name: str, *, key: str = "") -> Done:
+        """Release a standalone claim. Conflict (`in_use`) while a live group uses it."""
+        return await self._call(calls.delete_claim(name, key))
+
+    async def owners(self, limit: int | None = None, cursor: str = "") -> OwnerList:
+        """What each owner's members hold now."""
+        return await self._call(calls.owners(limit, cursor))
+
+    async def make_token(self, owner: str = "", kind: str = "owner", ttl_s: float = 86_400.0) -> TokenView:
+        """A token of an owner, or (kind `delegation`) one by which its holder may name that owner at submission."""
+        return await self._call(calls.make_token(owner, kind, ttl_s))
 
     async def healthz(self) -> HealthView:
         return await self._call(calls.healthz())

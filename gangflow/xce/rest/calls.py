@@ -14,15 +14,33 @@ from urllib.parse import quote
 from gangflow.xce.rest.messages import (
     BeatList,
     Done,
+    GroupMoved,
     HealthView,
+    HostMoved,
     LogView,
+    ScaleView,
     Submitted,
     TermView,
+    TokenView,
     ValueList,
     ValueView,
     VersionView,
 )
-from gangflow.xce.rest.schema import API, ClaimList, GroupList, GroupView, HostList, QueueView, View, WhyView
+from gangflow.xce.rest.schema import (
+    API,
+    DELEGATION_HEADER,
+    ChangeList,
+    ChangeView,
+    ClaimList,
+    ClaimView,
+    GroupList,
+    GroupView,
+    HostList,
+    OwnerList,
+    QueueView,
+    View,
+    WhyView,
+)
 
 T = TypeVar("T")
 
@@ -39,6 +57,7 @@ class Call(Generic[T]):
     query: tuple[tuple[str, str | int], ...] = ()
     key: str = ""
     """Idempotency key of a mutating call."""
+    headers: tuple[tuple[str, str], ...] = ()
     retry: bool = True
     """Send it again when nobody answered; False where the next call says the same anyway."""
 
@@ -67,6 +86,14 @@ def _query(**given: str | int | None) -> tuple[tuple[str, str | int], ...]:
     return tuple((name, value) for name, value in given.items() if value is not None and value != "")
 
 
+def _plain(spec: Mapping[str, Any] | Document) -> dict[str, Any]:
+    return dict(spec) if isinstance(spec, Mapping) else spec.model_dump(mode="json", exclude_defaults=True)
+
+
+def _named(delegation: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    return ((DELEGATION_HEADER, ", ".join(delegation)),) if delegation else ()
+
+
 def _reader(view: type[View]) -> Callable[[Any], Any]:
     return view.model_validate
 
@@ -74,10 +101,20 @@ def _reader(view: type[View]) -> Callable[[Any], Any]:
 # --- groups ---------------------------------------------------------------------------------------------------------
 
 
-def submit(spec: Mapping[str, Any] | Document, key: str = "") -> Call[Submitted]:
+def submit(spec: Mapping[str, Any] | Document, key: str = "", delegation: Sequence[str] = ()) -> Call[Submitted]:
     """Submit a group."""
-    body = dict(spec) if isinstance(spec, Mapping) else spec.model_dump(mode="json", exclude_defaults=True)
-    return Call("POST", f"{API}/groups", _reader(Submitted), body, key=_key(key))
+    return Call("POST", f"{API}/groups", _reader(Submitted), _plain(spec), key=_key(key), headers=_named(delegation))
+
+
+def submit_job(spec: Mapping[str, Any] | Document, key: str = "", delegation: Sequence[str] = ()) -> Call[Submitted]:
+    """Submit a plain job or replica set."""
+    return Call("POST", f"{API}/jobs", _reader(Submitted), _plain(spec), key=_key(key), headers=_named(delegation))
+
+
+def jobs(states: Sequence[str] = (), name: str = "", limit: int | None = None, cursor: str = "") -> Call[GroupList]:
+    """A page of plain jobs."""
+    query = _query(state=",".join(states), name=name, limit=limit, cursor=cursor)
+    return Call("GET", f"{API}/jobs", _reader(GroupList), query=query)
 
 
 def groups(states: Sequence[str] = (), name: str = "", limit: int | None = None, cursor: str = "") -> Call[GroupList]:
@@ -101,6 +138,26 @@ def fail(group: str, cause: str, message: str = "", key: str = "") -> Call[Done]
     return Call("POST", f"{group_path(group)}:fail", _reader(Done), {"cause": cause, "message": message}, key=_key(key))
 
 
+def suspend(group: str, message: str = "", key: str = "") -> Call[GroupMoved]:
+    """Give everything back, until a resume."""
+    return Call("POST", f"{group_path(group)}:suspend", _reader(GroupMoved), {"message": message}, key=_key(key))
+
+
+def resume(group: str, key: str = "") -> Call[GroupMoved]:
+    """Wait for a place again."""
+    return Call("POST", f"{group_path(group)}:resume", _reader(GroupMoved), key=_key(key))
+
+
+def restart_group(group: str, message: str = "", key: str = "") -> Call[GroupMoved]:
+    """An operator's restart of the whole group."""
+    return Call("POST", f"{group_path(group)}:restart", _reader(GroupMoved), {"message": message}, key=_key(key))
+
+
+def lift_exclusion(group: str, host: str, key: str = "") -> Call[Done]:
+    """The group may use the host again."""
+    return Call("DELETE", f"{group_path(group)}/excluded/{quote(host, safe='')}", _reader(Done), key=_key(key))
+
+
 def why(group: str, level: int = 1) -> Call[WhyView]:
     """The pend reason."""
     return Call("GET", f"{group_path(group)}/why", _reader(WhyView), query=_query(level=level))
@@ -109,6 +166,30 @@ def why(group: str, level: int = 1) -> Call[WhyView]:
 def queue(limit: int | None = None, cursor: str = "") -> Call[QueueView]:
     """Groups that wait, in order."""
     return Call("GET", f"{API}/queue", _reader(QueueView), query=_query(limit=limit, cursor=cursor))
+
+
+# --- members --------------------------------------------------------------------------------------------------------
+
+
+def scale(group: str, targets: Mapping[str, int], timeout_s: float | None = None, key: str = "") -> Call[ScaleView]:
+    """Other targets for some replica sets."""
+    body = {"targets": dict(targets), **({} if timeout_s is None else {"timeout": timeout_s})}
+    return Call("PATCH", f"{group_path(group)}/members", _reader(ScaleView), body, key=_key(key))
+
+
+def change(group: str, change: str) -> Call[ChangeView]:
+    """One change of targets."""
+    return Call("GET", f"{group_path(group)}/changes/{quote(change, safe='')}", _reader(ChangeView))
+
+
+def changes(group: str, limit: int | None = None, cursor: str = "") -> Call[ChangeList]:
+    """The changes of a group's targets that are still kept."""
+    return Call("GET", f"{group_path(group)}/changes", _reader(ChangeList), query=_query(limit=limit, cursor=cursor))
+
+
+def stop_member(group: str, member: str, key: str = "") -> Call[Done]:
+    """Stop a member for good."""
+    return Call("DELETE", f"{group_path(group)}/members/{quote(member, safe='')}", _reader(Done), key=_key(key))
 
 
 # --- slots ----------------------------------------------------------------------------------------------------------
@@ -123,6 +204,12 @@ def report(group: str, member: str, index: int, incarnation: int, cause: str, me
 def restart(group: str, member: str, index: int, incarnation: int, key: str = "") -> Call[Done]:
     """An operator's restart."""
     path = f"{slot_path(group, member, index)}:restart"
+    return Call("POST", path, _reader(Done), {"incarnation": incarnation}, key=_key(key))
+
+
+def drain_slot(group: str, member: str, index: int, incarnation: int, key: str = "") -> Call[Done]:
+    """Drain and stop an incarnation."""
+    path = f"{slot_path(group, member, index)}:drain"
     return Call("POST", path, _reader(Done), {"incarnation": incarnation}, key=_key(key))
 
 
@@ -194,6 +281,47 @@ def spans(group: str, measured: Sequence[Mapping[str, Any]]) -> Call[Done]:
 def hosts(limit: int | None = None, cursor: str = "") -> Call[HostList]:
     """A page of hosts."""
     return Call("GET", f"{API}/hosts", _reader(HostList), query=_query(limit=limit, cursor=cursor))
+
+
+def close_host(host: str, drain: bool = False, message: str = "", key: str = "") -> Call[HostMoved]:
+    """No new work there; with `drain`, what runs there is told to leave."""
+    action = "drain" if drain else "close"
+    return Call("POST", f"{_host_path(host)}:{action}", _reader(HostMoved), {"message": message}, key=_key(key))
+
+
+def open_host(host: str, key: str = "") -> Call[HostMoved]:
+    """New work may go there again."""
+    return Call("POST", f"{_host_path(host)}:open", _reader(HostMoved), key=_key(key))
+
+
+def _host_path(host: str) -> str:
+    return f"{API}/hosts/{quote(host, safe='')}"
+
+
+def create_claim(spec: Mapping[str, Any] | Document, key: str = "", delegation: Sequence[str] = ()) -> Call[Submitted]:
+    """A standalone claim."""
+    return Call("POST", f"{API}/claims", _reader(Submitted), _plain(spec), key=_key(key), headers=_named(delegation))
+
+
+def claim(name: str) -> Call[ClaimView]:
+    """One claim."""
+    return Call("GET", f"{API}/claims/{quote(name, safe='')}", _reader(ClaimView))
+
+
+def delete_claim(name: str, key: str = "") -> Call[Done]:
+    """Release a standalone claim."""
+    return Call("DELETE", f"{API}/claims/{quote(name, safe='')}", _reader(Done), key=_key(key))
+
+
+def owners(limit: int | None = None, cursor: str = "") -> Call[OwnerList]:
+    """What each owner's members hold."""
+    return Call("GET", f"{API}/owners", _reader(OwnerList), query=_query(limit=limit, cursor=cursor))
+
+
+def make_token(owner: str = "", kind: str = "owner", ttl_s: float = 86_400.0) -> Call[TokenView]:
+    """A token."""
+    # Without a key: an answer that is remembered would be a secret in the journal.
+    return Call("POST", f"{API}/tokens", _reader(TokenView), {"owner": owner, "kind": kind, "ttl": ttl_s})
 
 
 def claims(group: str = "", limit: int | None = None, cursor: str = "") -> Call[ClaimList]:

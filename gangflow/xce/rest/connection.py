@@ -34,7 +34,9 @@ def options(url: str, token: str, timeout: float) -> dict[str, Any]:
 
 def request(call: Call[Any], term: int) -> dict[str, Any]:
     """Arguments of `request()`: the same for every try of the call."""
-    headers = {KEY_HEADER: call.key} if call.key else {}
+    headers = dict(call.headers)
+    if call.key:
+        headers[KEY_HEADER] = call.key
     if term:
         headers[TERM_HEADER] = str(term)
     given: dict[str, Any] = {"method": call.method, "url": call.path, "headers": headers, "params": dict(call.query)}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
-from gangflow.xce.rest.schema import Body, View
+from gangflow.xce.rest.schema import Body, ChangeView, View
+
+MAX_INT = 2**53 - 1
+"""Of any number in a request: what every JSON reader holds exactly, and the journal too."""
+MAX_SECONDS = 366 * 86_400.0
 
 # --- commands and their answers -------------------------------------------------------------------------------------
 
@@ -22,22 +26,52 @@ class ReportBody(Body):
     """A coordinator's verdict: `cause` is unhealthy, hung, stale or diverged."""
 
     cause: str
-    incarnation: int = Field(ge=1)
+    incarnation: int = Field(ge=1, le=MAX_INT)
     message: str = Field("", max_length=4_000)
 
 
 class RestartBody(Body):
     """An operator's restart of the incarnation that it names."""
 
-    incarnation: int = Field(ge=0)
+    incarnation: int = Field(ge=0, le=MAX_INT)
+
+
+class MessageBody(Body):
+    """Why, for the record and for whoever looks at it later."""
+
+    message: str = Field("", max_length=4_000)
+
+
+class ScaleBody(Body):
+    """Other targets: of the replica sets that it names; the others keep theirs."""
+
+    targets: dict[str, int] = Field(min_length=1, max_length=1_000)
+    timeout: float = Field(0.0, ge=0.0, le=MAX_SECONDS)
+    """Seconds until the change has failed; 0: the group's own."""
+
+
+class DrainBody(Body):
+    """Drain and stop the incarnation that it names."""
+
+    incarnation: int = Field(ge=1, le=MAX_INT)
+
+
+class TokenBody(Body):
+    """A token for an owner, or one by which others may name him."""
+
+    owner: str = Field("", max_length=64)
+    """Empty: the caller's own name."""
+    kind: Literal["owner", "delegation"] = "owner"
+    ttl: float = Field(86_400.0, gt=0.0, le=MAX_SECONDS)
+    """Seconds that it is good for."""
 
 
 class SignalBody(Body):
     """Fault injection: send a signal to the main process of a task."""
 
-    incarnation: int = Field(ge=1)
+    incarnation: int = Field(ge=1, le=MAX_INT)
     signal: int = Field(9, ge=1, le=64)
-    task: int = Field(0, ge=0)
+    task: int = Field(0, ge=0, le=MAX_INT)
 
 
 class ValueBody(Body):
@@ -45,7 +79,7 @@ class ValueBody(Body):
 
     value: str
     """A JSON text."""
-    expect: int = Field(-1, ge=-1)
+    expect: int = Field(-1, ge=-1, le=MAX_INT)
     """The version that it replaces (0: must not exist; -1: any)."""
 
 
@@ -60,6 +94,41 @@ class Submitted(View):
 
     seq: int
     id: str
+
+
+class GroupMoved(View):
+    """What a command made of a group."""
+
+    seq: int
+    id: str
+    state: str
+
+
+class HostMoved(View):
+    """What a command made of a host."""
+
+    seq: int
+    host: str
+    state: str
+
+
+class ScaleView(View):
+    """The change that was accepted; None if the targets were these already."""
+
+    seq: int
+    id: str
+    """The group's."""
+    change: ChangeView | None = None
+
+
+class TokenView(View):
+    """A new token. It is shown this once and kept nowhere."""
+
+    seq: int
+    token: str
+    owner: str
+    kind: str
+    expires_ms: int
 
 
 class TermView(View):

@@ -15,6 +15,8 @@ API = "/v1"
 TERM_HEADER = "XCE-Term"
 """A coordinator's term, with every call of it."""
 KEY_HEADER = "Idempotency-Key"
+DELEGATION_HEADER = "XCE-Delegation"
+"""Delegation tokens, separated by commas: the owners whom a submission may name beside the caller."""
 HEARTBEAT_BYTES = 4_096
 VALUE_BYTES = 65_536
 """Of one key-value: small facts, not data."""
@@ -86,6 +88,8 @@ class TaskView(View):
 class SlotView(View):
     """One place in a member, with its present (or last) incarnation."""
 
+    id: str = ""
+    """`g1.rollout[2]`; the group's name may stand for its id."""
     member: str
     index: int
     state: str
@@ -106,14 +110,35 @@ class SlotView(View):
     restarts: int = 0
     reason: ReasonView | None = None
     exit: ExitView | None = None
+    run_until_ms: int = 0
+    """The end of this incarnation's runtime limit; 0: none."""
+    warned: bool = False
+    """It was told that its runtime limit is near."""
+    out: bool = False
+    """Scaled away: not in its member's target."""
 
 
 class MemberView(View):
     """A job or a replica set of a group."""
 
+    id: str = ""
+    """`g1.rollout`; the group's name may stand for its id."""
     name: str
     kind: str
     """`job` or `replica_set`."""
+    owner: str = ""
+    """Who is charged for it, and may stop, restart, scale and drain it and read its logs."""
+    profile: str = ""
+    """The application profile that was merged into it."""
+    container: str = ""
+    """The image that it runs in; empty: none."""
+    stopped: bool = False
+    """A user stopped it: it is not wanted until a slot of it is restarted by hand."""
+    runtime_limit_ms: int = 0
+    """How long an incarnation may run; 0: no limit."""
+    warn_before_ms: int = 0
+    drain_ms: int = 0
+    """How long a slot that is scaled away or drained goes on, deregistered."""
     primary: bool
     target: int
     """Slots that are wanted."""
@@ -126,11 +151,22 @@ class MemberView(View):
 
 
 class ClaimView(View):
-    """A claim of a group or of one slot."""
+    """A claim of a group or of one slot, or a standalone one."""
 
+    seq: int = 0
+    """Only where it is the whole answer."""
     id: str
     group: str
+    """Empty: it is standalone."""
     name: str
+    """As its group calls it; of a standalone one, its id."""
+    standalone: bool = False
+    owner: str = ""
+    """Whose it is: a group's claim is its owner's."""
+    access: str = ""
+    """How the group that is shown uses a standalone claim: `shared` or `exclusive`."""
+    holders: tuple[str, ...] = ()
+    """Groups that hold a standalone claim now (of those that the caller may see)."""
     provider: str
     state: str
     path: str = ""
@@ -141,6 +177,8 @@ class ClaimView(View):
     index: int = -1
     retain: bool = False
     attempt: int = 0
+    losses: int = 0
+    """How often it was READY and lost again."""
     since_ms: int = 0
     until_ms: int = 0
     message: str = ""
@@ -151,6 +189,35 @@ class SlotName(View):
 
     member: str
     index: int
+
+
+class ChangeView(View):
+    """A durable change of a group's targets: ACCEPTED → DRAINING → PLACING → DONE or FAILED."""
+
+    seq: int = 0
+    """Only where it is the whole answer."""
+    group: str
+    id: str
+    """`c1`, `c2`, … in the group's order."""
+    state: str
+    targets: dict[str, int]
+    """Per member, as the change wants them."""
+    before: dict[str, int] = {}
+    ups: tuple[SlotName, ...] = ()
+    """Slots that were added and are not placed yet."""
+    downs: tuple[SlotName, ...] = ()
+    """Slots that were taken out and still hold something."""
+    accepted_ms: int = 0
+    until_ms: int = 0
+    """When it is FAILED, if it is not over by then."""
+    ended_ms: int = 0
+    message: str = ""
+    """Why it FAILED."""
+
+    @property
+    def over(self) -> bool:
+        """It is DONE or FAILED."""
+        return self.state in ("DONE", "FAILED")
 
 
 class GroupView(View):
@@ -182,6 +249,12 @@ class GroupView(View):
     """Exits that a rule tolerated."""
     excluded: tuple[str, ...] = ()
     """Hosts that this group must not use."""
+    stopped: tuple[str, ...] = ()
+    """Members that a user stopped."""
+    changes: tuple[ChangeView, ...] = ()
+    """The newest changes of its targets, oldest first."""
+    plain: bool = False
+    """A plain job or replica set: a group of one."""
     coordinator_term: int = 0
     now_ms: int = 0
     """The controller's clock when it answered, for the ages of things; only in the detail."""
@@ -208,6 +281,14 @@ class GroupView(View):
             if slot.index == index:
                 return slot
         raise KeyError(f"{member}[{index}]")
+
+
+class ChangeList(View):
+    """A group's changes that are still kept, oldest first."""
+
+    seq: int
+    changes: tuple[ChangeView, ...]
+    next: str | None = None
 
 
 class GroupList(View):
@@ -315,6 +396,10 @@ class HostView(View):
     """Incarnations that may still run there and must be stopped when it answers."""
     strays: tuple[str, ...] = ()
     """Tasks found there that the journal has never heard of."""
+    closed: str = ""
+    """Why an operator closed it; empty: it is open."""
+    draining: bool = False
+    """It was closed, and what ran there was told to leave."""
     since_ms: int = 0
     until_ms: int = 0
 
@@ -324,4 +409,31 @@ class HostList(View):
 
     seq: int
     hosts: tuple[HostView, ...]
+    next: str | None = None
+
+
+# --- owners ---------------------------------------------------------------------------------------------------------
+
+
+class OwnerView(View):
+    """What an owner's members hold now: a member is charged to its own owner, whosever group it is in."""
+
+    owner: str
+    groups: int
+    """Live groups of theirs."""
+    members: int
+    """Live members of theirs, in anybody's groups."""
+    slots: int
+    """Slots that hold something."""
+    held: dict[str, int] = {}
+    """`cpu` (milli-CPU), `mem` (MiB), `gpus` (thousandths), `ports`, and the cluster's own counters."""
+    claims: int = 0
+    """Standalone claims."""
+
+
+class OwnerList(View):
+    """A page of owners, by name."""
+
+    seq: int
+    owners: tuple[OwnerView, ...]
     next: str | None = None
