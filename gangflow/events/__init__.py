@@ -1,0 +1,130 @@
+"""Typed events: what `Run.events()` yields. Frozen, documented, and never an error: `match` on their classes.
+
+    for event in run.events():
+        match event:
+            case gf.events.SlotFailed(member="rollout", cause=cause):
+                print(event.at, event.name, cause)
+            case gf.events.GroupEnded(state=state):
+                print("ended", state)
+
+Events with a class of their own are also of the more general class (`GroupEnded` is a `GroupChanged`, `ClaimLost` a
+`ClaimChanged`): match the special one first. A record of a newer server is `Unknown`, with its data as they came.
+"""
+
+from __future__ import annotations
+
+from gangflow.events.base import Event, SlotEvent, Unknown
+from gangflow.events.cluster import ControllerStarted, HostChanged, HostClosed, HostOpened, HostRegistered, StraysSeen
+from gangflow.events.groups import (
+    BudgetSpent,
+    ChangeDone,
+    ChangeFailed,
+    ChangeMoved,
+    CoordinatorStarted,
+    FailureJudged,
+    FloorCrossed,
+    GroupChanged,
+    GroupDegraded,
+    GroupEnded,
+    GroupForgotten,
+    GroupPlaced,
+    GroupRestarting,
+    GroupRunning,
+    GroupStarted,
+    GroupStopping,
+    GroupSubmitted,
+    GroupSuspended,
+    HostBlamed,
+    HostExcluded,
+    HostReadmitted,
+    MemberReturned,
+    MemberStopped,
+    StartVoided,
+    TargetsSet,
+    ValueWritten,
+    Waiting,
+)
+from gangflow.events.reading import LEFT_OUT, read
+from gangflow.events.slots import (
+    ClaimChanged,
+    ClaimFailed,
+    ClaimForgotten,
+    ClaimLost,
+    ClaimReady,
+    ClaimReleased,
+    SlotChanged,
+    SlotDone,
+    SlotDraining,
+    SlotEnded,
+    SlotFailed,
+    SlotHeld,
+    SlotLost,
+    SlotPlaced,
+    SlotReady,
+    SlotRunning,
+    SlotStopped,
+    SlotStopping,
+    SlotWarned,
+    TaskMoved,
+)
+
+__all__ = [
+    "LEFT_OUT",
+    "BudgetSpent",
+    "ChangeDone",
+    "ChangeFailed",
+    "ChangeMoved",
+    "ClaimChanged",
+    "ClaimFailed",
+    "ClaimForgotten",
+    "ClaimLost",
+    "ClaimReady",
+    "ClaimReleased",
+    "ControllerStarted",
+    "CoordinatorStarted",
+    "Event",
+    "FailureJudged",
+    "FloorCrossed",
+    "GroupChanged",
+    "GroupDegraded",
+    "GroupEnded",
+    "GroupForgotten",
+    "GroupPlaced",
+    "GroupRestarting",
+    "GroupRunning",
+    "GroupStarted",
+    "GroupStopping",
+    "GroupSubmitted",
+    "GroupSuspended",
+    "HostBlamed",
+    "HostChanged",
+    "HostClosed",
+    "HostExcluded",
+    "HostOpened",
+    "HostReadmitted",
+    "HostRegistered",
+    "MemberReturned",
+    "MemberStopped",
+    "SlotChanged",
+    "SlotDone",
+    "SlotDraining",
+    "SlotEnded",
+    "SlotEvent",
+    "SlotFailed",
+    "SlotHeld",
+    "SlotLost",
+    "SlotPlaced",
+    "SlotReady",
+    "SlotRunning",
+    "SlotStopped",
+    "SlotStopping",
+    "SlotWarned",
+    "StartVoided",
+    "StraysSeen",
+    "TargetsSet",
+    "TaskMoved",
+    "Unknown",
+    "ValueWritten",
+    "Waiting",
+    "read",
+]
