@@ -15,12 +15,16 @@ if TYPE_CHECKING:
     from gangflow.runs import Run, attach, launch
     from gangflow.specs.claims import Claim
     from gangflow.specs.cluster import ClusterSpec, HostSpec
+    from gangflow.specs.container import Container, ContainerRuntime, Mount
     from gangflow.specs.coordinator import RLCoordinator
     from gangflow.specs.document import dump, load, load_cluster
     from gangflow.specs.failure import Backoff, FailureMatch, FailureRule
     from gangflow.specs.group import Barrier, CoStartGroup, Placement, Recovery
     from gangflow.specs.member import Job, Pack, ReplicaSet, Resources
     from gangflow.specs.probes import ExecProbe, FileProbe, HttpProbe, TcpProbe
+    from gangflow.specs.profiles import Profile
+    from gangflow.specs.scale import Ratio, Scale
+    from gangflow.specs.warning import RunWarning
 
 _HOMES = {
     "gangflow.errors": ("GangflowError", "GroupEnded", "NoQuorum", "SpecError", "XceError"),
@@ -28,12 +32,16 @@ _HOMES = {
     "gangflow.member.context": ("Context", "context"),
     "gangflow.specs.claims": ("Claim",),
     "gangflow.specs.cluster": ("ClusterSpec", "HostSpec"),
+    "gangflow.specs.container": ("Container", "ContainerRuntime", "Mount"),
     "gangflow.specs.coordinator": ("RLCoordinator",),
     "gangflow.specs.document": ("dump", "load", "load_cluster"),
     "gangflow.specs.failure": ("Backoff", "FailureMatch", "FailureRule"),
     "gangflow.specs.group": ("Barrier", "CoStartGroup", "Placement", "Recovery"),
     "gangflow.specs.member": ("Job", "Pack", "ReplicaSet", "Resources"),
     "gangflow.specs.probes": ("ExecProbe", "FileProbe", "HttpProbe", "TcpProbe"),
+    "gangflow.specs.profiles": ("Profile",),
+    "gangflow.specs.scale": ("Ratio", "Scale"),
+    "gangflow.specs.warning": ("RunWarning",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -43,6 +51,8 @@ __all__ = [
     "Claim",
     "ClusterSpec",
     "CoStartGroup",
+    "Container",
+    "ContainerRuntime",
     "Context",
     "ExecProbe",
     "FailureMatch",
@@ -53,14 +63,19 @@ __all__ = [
     "HostSpec",
     "HttpProbe",
     "Job",
+    "Mount",
     "NoQuorum",
     "Pack",
     "Placement",
+    "Profile",
     "RLCoordinator",
+    "Ratio",
     "Recovery",
     "ReplicaSet",
     "Resources",
     "Run",
+    "RunWarning",
+    "Scale",
     "SpecError",
     "TcpProbe",
     "XceError",

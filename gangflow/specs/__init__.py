@@ -11,22 +11,30 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gangflow.specs.claims import Claim
     from gangflow.specs.cluster import ClusterSpec, HostSpec
+    from gangflow.specs.container import Container, ContainerRuntime, Mount
     from gangflow.specs.coordinator import RLCoordinator
     from gangflow.specs.document import dump, load, load_cluster, plain, validate
     from gangflow.specs.failure import Backoff, FailureMatch, FailureRule
     from gangflow.specs.group import Barrier, CoStartGroup, Placement, Recovery
     from gangflow.specs.member import Job, Pack, ReplicaSet, Resources
     from gangflow.specs.probes import ExecProbe, FileProbe, HttpProbe, TcpProbe
+    from gangflow.specs.profiles import Profile
+    from gangflow.specs.scale import Ratio, Scale
+    from gangflow.specs.warning import RunWarning
 
 _HOMES = {
     "claims": ("Claim",),
     "cluster": ("ClusterSpec", "HostSpec"),
+    "container": ("Container", "ContainerRuntime", "Mount"),
     "coordinator": ("RLCoordinator",),
     "document": ("dump", "load", "load_cluster", "plain", "validate"),
     "failure": ("Backoff", "FailureMatch", "FailureRule"),
     "group": ("Barrier", "CoStartGroup", "Placement", "Recovery"),
     "member": ("Job", "Pack", "ReplicaSet", "Resources"),
     "probes": ("ExecProbe", "FileProbe", "HttpProbe", "TcpProbe"),
+    "profiles": ("Profile",),
+    "scale": ("Ratio", "Scale"),
+    "warning": ("RunWarning",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -36,6 +44,8 @@ __all__ = [
     "Claim",
     "ClusterSpec",
     "CoStartGroup",
+    "Container",
+    "ContainerRuntime",
     "ExecProbe",
     "FailureMatch",
     "FailureRule",
@@ -43,12 +53,17 @@ __all__ = [
     "HostSpec",
     "HttpProbe",
     "Job",
+    "Mount",
     "Pack",
     "Placement",
+    "Profile",
     "RLCoordinator",
+    "Ratio",
     "Recovery",
     "ReplicaSet",
     "Resources",
+    "RunWarning",
+    "Scale",
     "TcpProbe",
     "dump",
     "load",

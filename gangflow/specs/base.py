@@ -29,7 +29,10 @@ MAX_NAME = 63
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_OWNER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
 NAME_RULE = f"a name: a-z, 0-9 and -, first a letter, at most {MAX_NAME} characters"
+
+OWNER_RULE = f"an owner's name: letters, digits, _ . @ and -, first a letter, digit or _, at most {MAX_NAME} characters"
 
 
 def wrong(expected: str, nearest: str = "") -> PydanticCustomError:
@@ -66,6 +69,12 @@ def _label(value: str) -> str:
     return value
 
 
+def _owner(value: str) -> str:
+    if len(value) > MAX_NAME or not _OWNER.fullmatch(value):
+        raise wrong(OWNER_RULE)
+    return value
+
+
 def _text(value: object) -> object:
     # A YAML number in a command or an environment means its digits; what was written (`007`, `1.10`) is kept by the loader.
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -99,6 +108,8 @@ Word = Annotated[str, AfterValidator(_word)]
 """The name of a resource, an attribute, a level: what a resource requirement string can write."""
 Label = Annotated[str, AfterValidator(_label)]
 """The name of a domain."""
+Owner = Annotated[str, AfterValidator(_owner)]
+"""Who is charged for a group or a member, as the tokens name him."""
 Text = Annotated[str, BeforeValidator(_text)]
 """Text for a process: numbers are taken by their digits; no NUL."""
 Variable = Annotated[str, AfterValidator(_variable)]
@@ -120,6 +131,8 @@ class Spec(BaseModel):
     """Fields that Python may give by position."""
     not_yet: ClassVar[dict[str, str]] = {}
     """Keys of the design that this version does not enforce, and what they would do."""
+    elsewhere: ClassVar[dict[str, str]] = {}
+    """Keys that belong to another part of a document, and where they go."""
 
     def __init__(self, *args: Any, **fields: Any) -> None:
         if len(args) > len(self.positional):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from gangflow.specs.base import Label, Name, Spec, Text, Whole, Word, check
+from gangflow.specs.container import ContainerRuntime, runtime_faults
 from gangflow.specs.faults import Fault, nearest
 from gangflow.specs.hostrange import expand_range
+from gangflow.specs.profiles import Profile
 from gangflow.specs.quantity import Cpu, Memory
 
 MAX_HOSTS = 100_000
@@ -76,12 +79,11 @@ class ClusterSpec(Spec):
 
     positional: ClassVar[tuple[str, ...]] = ("name",)
     not_yet: ClassVar[dict[str, str]] = {
-        "profiles": "application profiles",
-        "owners": "owners",
+        "owners": "shares and limits of owners",
         "fair_share": "fair share",
-        "claims": "standalone claims",
         "max_preemptions": "preemption",
     }
+    elsewhere: ClassVar[dict[str, str]] = {"claims": "to `POST /v1/claims`: claims are made while the cluster runs"}
 
     name: Name = "local"
     levels: tuple[Word, ...] = ()
@@ -91,6 +93,10 @@ class ClusterSpec(Spec):
     """What a resreq's value without `/task`, `/host` or `/job` is counted for; LSF's own default is host."""
     unit_for_limits: Literal["KB", "MB", "GB", "TB", "PB", "EB"] = "MB"
     """The unit of a bare `mem`, `swp` or `tmp` in a resreq (1024-based)."""
+    profiles: dict[Name, Profile] = Field(default_factory=dict)
+    """Application profiles: what members that name one leave out."""
+    container_runtime: ContainerRuntime | None = None
+    """How members with a `container` are run; without it there are none."""
 
     if TYPE_CHECKING:
 
@@ -117,5 +123,10 @@ class ClusterSpec(Spec):
             for level in self.levels:
                 if level not in host.domains:
                     faults.append(Fault(("hosts", index, "domains"), host.domains, f"a domain for the level {level}"))
+        for name, profile in self.profiles.items():
+            faults += [
+                replace(fault, loc=("profiles", name, *fault.loc))
+                for fault in runtime_faults(profile.container, self.container_runtime, (profile.ready, profile.live))
+            ]
         check(faults)
         return self

@@ -25,7 +25,8 @@ def _engine(value: object) -> object:
 class RLCoordinator(Spec):
     """An RL post-training group: one trainer, a set of rollout engines, weights pushed every step (design 5.1)."""
 
-    not_yet: ClassVar[dict[str, str]] = {"ratio": "a ratio of members' targets", "planner": "the scaling planner"}
+    not_yet: ClassVar[dict[str, str]] = {"planner": "the scaling planner"}
+    elsewhere: ClassVar[dict[str, str]] = {"ratio": "beside `members`, as a key of the group"}
 
     kind: Annotated[Literal["rl"], BeforeValidator(_kind)] = "rl"
     actor: Name = "actor"

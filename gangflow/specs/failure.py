@@ -31,8 +31,6 @@ ActionName = Literal["tolerate", "restart_member", "restart_role", "restart_grou
 """Weakest first. `restart_member` restarts the failed slot, `restart_role` every slot of its member."""
 
 RESTARTS = ("restart_member", "restart_role", "restart_group")
-LATER = {"run_limit": "a runtime limit", "drained": "draining a host"}
-"""Causes that nothing brings about in this version: a rule that waits for one would be dropped in silence."""
 
 
 class Backoff(Spec):
@@ -64,23 +62,12 @@ class FailureMatch(Spec):
             check([Fault(("cause",), list(self.cause), "app_exit among the causes, since `exit_codes` are given")])
         return self
 
-    @model_validator(mode="after")
-    def _causes_have_a_source(self) -> Self:
-        check(
-            [
-                Fault(("cause", number), cause, f"no `{cause}`: {LATER[cause]} is not enforced by this version", later=True)
-                for number, cause in enumerate(self.cause)
-                if cause in LATER
-            ]
-        )
-        return self
-
 
 class FailureRule(Spec):
     """`action`, within a budget, for the failures that `match`. The first rule that matches wins."""
 
     positional: ClassVar[tuple[str, ...]] = ("action",)
-    not_yet: ClassVar[dict[str, str]] = {"exclude_host_after": "the exclusion of hosts for a group"}
+    elsewhere: ClassVar[dict[str, str]] = {"exclude_host_after": "into the group's `recovery`"}
 
     match: FailureMatch = FailureMatch.model_construct()
     action: ActionName

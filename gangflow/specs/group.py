@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from gangflow.specs.base import Name, Spec, Text, Variable, Whole, check, later
+from gangflow.specs.base import Name, Owner, Spec, Text, Variable, Whole, check, later
 from gangflow.specs.claims import Claim
 from gangflow.specs.coordinator import RLCoordinator
 from gangflow.specs.failure import Backoff, FailureRule
-from gangflow.specs.faults import Fault, Loc, nearest
+from gangflow.specs.faults import MISSING, Fault, Loc, nearest
 from gangflow.specs.member import AnyMember, Job, Pack, ReplicaSet, _claim_faults
 from gangflow.specs.quantity import Duration
+from gangflow.specs.scale import Ratios, Scale
 
 MAX_MEMBERS = 1_000
+MAIN = "main"
+"""The member of a plain job."""
 _ID = re.compile(r"g[0-9]+")
 
 
@@ -59,10 +63,26 @@ class Barrier(Spec):
 class Recovery(Spec):
     """The repair of a group that lost hosts."""
 
-    not_yet: ClassVar[dict[str, str]] = {"exclude_host_after": "the exclusion of hosts for a group"}
-
     timeout: Duration = 600_000
     """How long a lost allocation is kept under first claim."""
+    exclude_host_after: Annotated[Whole, Field(ge=1)] | None = None
+    """Failures of the group's slots on one host within `exclude_window`, after which nothing of the group is placed there
+    any more; never when left out. Only while more than half of the group's wanted slots are up on other hosts."""
+    exclude_hosts_at_most: Annotated[Whole, Field(ge=1)] = 4
+    """Hosts that may be excluded at a time."""
+    exclude_window: Annotated[Duration, Field(ge=1)] = 3_600_000
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.exclude_host_after is None:
+            given = [key for key in ("exclude_hosts_at_most", "exclude_window") if key in self.model_fields_set]
+            check(
+                [
+                    Fault((key,), getattr(self, key), "`exclude_host_after` beside it: without, no host is excluded")
+                    for key in given
+                ]
+            )
+        return self
 
 
 class CoStartGroup(Spec):
@@ -70,19 +90,20 @@ class CoStartGroup(Spec):
 
     positional: ClassVar[tuple[str, ...]] = ("name", "members")
     not_yet: ClassVar[dict[str, str]] = {
-        "owner": "another owner than the submitter",
-        "profile": "an application profile",
-        "scale": "scaling",
-        "ratio": "a ratio of members' targets",
-        "runtime_limit": "a runtime limit",
         "preemptible": "preemption",
         "max_preemptions": "preemption",
-        "exclude_host_after": "the exclusion of hosts for a group",
         "spread": "spreading over domains",
         "near": "placement near another member",
     }
+    elsewhere: ClassVar[dict[str, str]] = {
+        "exclude_host_after": "into `recovery`",
+        **dict.fromkeys(("profile", "container", "runtime_limit", "warning", "drain"), "into a member"),
+        **dict.fromkeys(("command", "replicas", "tasks", "resources", "resreq", "ports"), "into `job` or `replica_set`"),
+    }
 
     name: Name
+    owner: Owner | None = None
+    """Whose it is, and who is charged for members without an owner of their own; who submits it when left out."""
     priority: Annotated[Whole, Field(ge=0, le=1_000)] = 50
     """Higher first."""
     environment: dict[Variable, Text] = Field(default_factory=dict)
@@ -95,20 +116,66 @@ class CoStartGroup(Spec):
     """How long auxiliary members go on after the last primary job ended."""
     failure: tuple[FailureRule, ...] = ()
     """After the members' own rules, before the defaults."""
+    scale: Scale = Scale.model_construct()
+    ratio: Ratios = ()
     coordinator: RLCoordinator | None = None
-    members: Annotated[dict[Name, AnyMember], Field(min_length=1, max_length=MAX_MEMBERS)]
+    members: Annotated[dict[Name, AnyMember], Field(min_length=1, max_length=MAX_MEMBERS)] = Field(default_factory=dict)
+    """Either these, or one `job` or `replica_set`."""
+    job: Job | None = None
+    """A plain job: a group of one, whose member is called `main`."""
+    replica_set: ReplicaSet | None = None
+    """A plain replica set, likewise."""
 
     if TYPE_CHECKING:
 
-        def __init__(self, name: str, members: Mapping[str, Job | ReplicaSet], **fields: Any) -> None: ...
+        def __init__(self, name: str, members: Mapping[str, Job | ReplicaSet] = ..., **fields: Any) -> None: ...
+
+    @classmethod
+    def of_one(cls, name: str, member: Job | ReplicaSet, **fields: Any) -> Self:
+        """A plain job or replica set."""
+        own: dict[str, Any] = {member.tag: member, **fields}
+        return cls(name, **own)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a plain job or replica set; `members` has it as `main`."""
+        return self.job is not None or self.replica_set is not None
+
+    def told(self, faults: Iterable[Fault]) -> list[Fault]:
+        """The faults with the paths that the author knows: of a plain job `job.command`, not `members.main.job.command`."""
+        if not self.plain:
+            return list(faults)
+        return [replace(f, loc=f.loc[2:]) if f.loc[:2] == ("members", MAIN) else f for f in faults]
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        faults = [*_claim_faults(self.claims), *_member_faults(self), *_rule_faults(self), *_coordinator_faults(self)]
+        forms = [key for key in ("members", "job", "replica_set") if getattr(self, key)]
+        if not forms:
+            check([Fault(("members",), MISSING, "a value: it is required, or a plain `job` or `replica_set` instead")])
+        if len(forms) > 1:
+            check([Fault((key,), "…", f"no `{key}` beside `{forms[0]}`: a plain one has no members") for key in forms[1:]])
+        if self.plain:
+            # Everything behind the specs knows members only. Not through the fields that were set: `members` was not.
+            self.__dict__["members"] = {MAIN: self.job or self.replica_set}
+        faults = [
+            *_claim_faults(self.claims),
+            *_member_faults(self),
+            *_rule_faults(self),
+            *_coordinator_faults(self),
+            *_ratio_faults(self),
+        ]
         if _ID.fullmatch(self.name):
             faults.append(Fault(("name",), self.name, "a name that is none of XCE's ids (g1, g2, …): calls take either"))
-        check(faults)
+        check(self.told(faults))
         return self
+
+    @model_serializer(mode="wrap")
+    def _plainly(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = handler(self)
+        if self.plain:
+            # A changed copy (`model_copy`) has its member in `members`.
+            fields.update(fields.pop("members", {}).get(MAIN, {}))
+        return fields
 
 
 def _member_faults(group: CoStartGroup) -> Iterator[Fault]:
@@ -167,6 +234,26 @@ def _one_rule(group: CoStartGroup, loc: Loc, rule: FailureRule, name: str | None
         yield Fault((*loc, "floor"), rule.floor, f"no `floor`: {name} is a job")
     elif rule.floor > member.replicas:
         yield Fault((*loc, "floor"), rule.floor, f"at most `replicas`, {member.replicas}")
+
+
+def _ratio_faults(group: CoStartGroup) -> Iterator[Fault]:
+    services = [name for name, member in group.members.items() if isinstance(member, ReplicaSet)]
+    for index, ratio in enumerate(group.ratio):
+        wrong = False
+        for key in ("member", "to"):
+            name = getattr(ratio, key)
+            if name not in services:
+                wrong = True
+                expected = "a replica set of the group: " + (", ".join(services) or "it has none")
+                yield Fault(("ratio", index, key), name, expected, nearest(name, services))
+        if wrong:
+            continue
+        first, second = group.members[ratio.member], group.members[ratio.to]
+        assert isinstance(first, ReplicaSet)
+        assert isinstance(second, ReplicaSet)
+        if not ratio.holds(first.replicas, second.replicas):
+            value = f"{first.replicas}/{second.replicas}"
+            yield Fault(("ratio", index), value, f"{ratio} for the `replicas` of {ratio.member} and {ratio.to}")
 
 
 def _coordinator_faults(group: CoStartGroup) -> Iterator[Fault]:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from gangflow.specs.base import Flag, Name, Spec, Text, Variable, Whole, Word, check, tag_of, unwrap, wrap, wrong
+from gangflow.specs.base import Flag, Name, Owner, Spec, Text, Variable, Whole, Word, check, tag_of, unwrap, wrap, wrong
 from gangflow.specs.claims import Claim
+from gangflow.specs.container import AnyContainer
 from gangflow.specs.failure import FailureRule
 from gangflow.specs.faults import Fault, nearest
 from gangflow.specs.probes import AnyProbe, HttpProbe, TcpProbe
-from gangflow.specs.quantity import Cpu, Duration, Gpu, Memory
+from gangflow.specs.quantity import Cpu, Duration, Gpu, Memory, render_duration
+from gangflow.specs.warning import RunWarning
 
 MAX_REPLICAS = 100_000
 MAX_TASKS = 100_000
@@ -56,16 +58,19 @@ def _resreq(value: str) -> str:
 
 
 LATER = {
-    "owner": "a member's own owner",
-    "profile": "an application profile",
-    "container": "a container",
-    "runtime_limit": "a runtime limit",
     "spread": "spreading over domains",
     "near": "placement near another member",
-    "ratio": "a ratio of members' targets",
-    "scale": "scaling",
     "preemptible": "preemption",
 }
+ELSEWHERE = {
+    "ratio": "beside `members`, as a key of the group",
+    "scale": "beside `members`, as a key of the group",
+    "priority": "beside `members`, as a key of the group",
+    "exclude_host_after": "into the group's `recovery`",
+}
+READY_TIMEOUT_MS = 600_000
+GRACE_MS = 10_000
+"""What holds where neither the member nor its profile says anything."""
 
 
 class Member(Spec):
@@ -74,9 +79,16 @@ class Member(Spec):
     tag: ClassVar[str] = ""
     positional: ClassVar[tuple[str, ...]] = ("command",)
     not_yet: ClassVar[dict[str, str]] = LATER
+    elsewhere: ClassVar[dict[str, str]] = ELSEWHERE
 
     command: Annotated[tuple[Text, ...], BeforeValidator(_command), Field(min_length=1)]
     """Program and arguments, run without a shell."""
+    owner: Owner | None = None
+    """Who is charged for it, and may stop, restart and scale it; the group's owner when left out."""
+    profile: Name | None = None
+    """An application profile of the cluster: what the member leaves out is taken from there."""
+    container: AnyContainer | None = None
+    """The image that the command runs in."""
     tasks: Annotated[Whole, Field(ge=1, le=MAX_TASKS)] | None = None
     """Processes of one slot, each perhaps on a host of its own; 1 when neither this nor the resreq says more."""
     resources: Resources | None = None
@@ -92,10 +104,16 @@ class Member(Spec):
     """Without one, a slot is READY as soon as it runs."""
     live: AnyProbe | None = None
     """Its failure ends the incarnation (cause `unhealthy`)."""
-    ready_timeout: Duration = 600_000
-    """From the start to READY, else cause `not_ready`."""
-    termination_grace: Duration = 10_000
-    """From SIGTERM to SIGKILL."""
+    ready_timeout: Duration | None = None
+    """From the start to READY, else cause `not_ready`; 10 minutes when left out."""
+    termination_grace: Duration | None = None
+    """From SIGTERM to SIGKILL; 10 seconds when left out."""
+    runtime_limit: Annotated[Duration, Field(ge=1)] | None = None
+    """An incarnation may run so long from its start, then cause `run_limit`; no limit when left out."""
+    warning: RunWarning | None = None
+    """A signal before the end of `runtime_limit`."""
+    drain: Duration | None = None
+    """How long a slot that is scaled away or drained goes on, without new work, before it is stopped; 0 when left out."""
     on_failure: tuple[FailureRule, ...] = ()
     """Rules for this member, before those of the group."""
     pack: Pack | None = None
@@ -108,9 +126,10 @@ class Member(Spec):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         faults = [*_port_faults(self), *_claim_faults(self.claims), *_resource_faults(self)]
-        for key in ("command",):
-            if not self.command[0]:
-                faults.append(Fault((key, 0), "", "a program"))
+        if not self.command[0]:
+            faults.append(Fault(("command", 0), "", "a program"))
+        if self.profile is None:
+            faults += [*limit_faults(self), *container_faults(self)]
         check(faults)
         return self
 
@@ -182,12 +201,38 @@ def _port_faults(member: Member) -> list[Fault]:
         for index, port in enumerate(member.ports)
         if port in member.ports[:index]
     ]
+    return [*faults, *probe_faults(member)]
+
+
+def probe_faults(member: Member) -> list[Fault]:
+    """Probes that ask a port which the member does not have."""
+    faults = []
     for key in ("ready", "live"):
         probe = getattr(member, key)
         if isinstance(probe, (HttpProbe, TcpProbe)) and probe.port not in member.ports:
             known = "one of the member's ports: " + (", ".join(member.ports) or "it has none")
             faults.append(Fault((key, probe.tag, "port"), probe.port, known, nearest(probe.port, member.ports)))
     return faults
+
+
+def limit_faults(member: Member) -> list[Fault]:
+    """A warning needs a limit that is longer than what it warns of. Of a member whose profile is merged in."""
+    warning, limit = member.warning, member.runtime_limit
+    if warning is None:
+        return []
+    if limit is None:
+        return [Fault(("warning",), render_duration(warning.before), "a `runtime_limit` beside it: it warns of nothing else")]
+    if warning.before >= limit:
+        expected = f"less than `runtime_limit`, {render_duration(limit)}"
+        return [Fault(("warning", "before"), render_duration(warning.before), expected)]
+    return []
+
+
+def container_faults(member: Member) -> list[Fault]:
+    """What a container needs of the rest of a member. Of a member whose profile is merged in."""
+    if member.container is None or not member.cwd or member.cwd.startswith("/"):
+        return []
+    return [Fault(("cwd",), member.cwd, "an absolute path: it is mounted into the container under the same")]
 
 
 def _claim_faults(claims: Sequence[Claim]) -> list[Fault]:

@@ -88,6 +88,10 @@ def _unknown_key(loc: Loc, value: object, model: type[BaseModel]) -> Fault:
         what = getattr(owner, "not_yet", {}).get(key)
         if what:
             return Fault(loc, value, f"no `{key}`: {what} is not enforced by this version", later=True)
+    for owner in owners:
+        where = getattr(owner, "elsewhere", {}).get(key)
+        if where:
+            return Fault(loc, value, f"no `{key}` here: it goes {where}")
     known = [name for owner in owners for name in owner.model_fields]
     return Fault(loc, value, "a known key: " + listed(known), nearest(key, known))
 

@@ -6,81 +6,93 @@ Pure. What no host could ever satisfy is found by placement (NEVER_FITS); here, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Sequence
 
 from gangflow.specs.claims import Claim
 from gangflow.specs.cluster import ClusterSpec
+from gangflow.specs.container import Container, ContainerRuntime
 from gangflow.specs.document import plain
 from gangflow.specs.failure import Backoff, FailureRule
-from gangflow.specs.faults import Fault, Loc, fault_error, nearest
+from gangflow.specs.faults import Fault, fault_error
 from gangflow.specs.group import CoStartGroup
-from gangflow.specs.member import Job, Pack, ReplicaSet
+from gangflow.specs.member import GRACE_MS, READY_TIMEOUT_MS, Job, Pack, ReplicaSet
 from gangflow.specs.probes import AnyProbe, ExecProbe, FileProbe, HttpProbe
-from gangflow.specs.resreq import Compound, Res, Simple, parse, render_select, terms_of
-from gangflow.specs.resreq_resolve import from_resources, resolved
+from gangflow.specs.profiles import Merged
+from gangflow.specs.resreq import Res, Simple, render_select, terms_of
+from gangflow.specs.scale import Ratio
+from gangflow.specs.warning import SIGNALS
+from gangflow.xce.admission_checks import (
+    ClusterDefaults,
+    cluster_faults,
+    defaults_of,
+    merged_members,
+    requirement,
+    reserved,
+)
 from gangflow.xce.core import plan
 
+__all__ = ["ClusterDefaults", "admit", "default_rules", "defaults_of", "requirement", "task_terms"]
+
 Member = Job | ReplicaSet
-BUILT_IN = ("cpu", "mem", "gpus")
 HOUR_MS = 3_600_000
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterDefaults:
-    """What admission must know of a cluster, where no full description of it is at hand."""
-
-    levels: tuple[str, ...] = ()
-    """Topology levels, outermost first."""
-    counters: tuple[str, ...] | None = None
-    """Counters of its own; None: not known, not checked."""
-    reserve_per: Literal["task", "host"] = "task"
-    unit_for_limits: str = "MB"
-
-
-def defaults_of(cluster: ClusterSpec) -> ClusterDefaults:
-    """The part of a description that admission looks at."""
-    counters = dict.fromkeys(name for host in cluster.hosts for name in host.counters)
-    return ClusterDefaults(cluster.levels, tuple(counters), cluster.reserve_per, cluster.unit_for_limits)
-
-
-def admit(group: CoStartGroup, cluster: ClusterSpec | ClusterDefaults | None = None) -> plan.GroupPlan:
+def admit(group: CoStartGroup, cluster: ClusterSpec | ClusterDefaults | None = None, *, owner: str = "") -> plan.GroupPlan:
     """The plan of a group: integers, terms of tasks, and the rules that hold where the user's own do not match.
 
-    Raises SpecError for a topology level or counter that the cluster does not have, with the nearest that it has.
+    `owner` owns it where the spec names nobody; members without an owner are the group's owner's.
+
+    Raises SpecError for what the cluster does not have (a topology level, a resource, a profile, a container runtime), with the
+    nearest that it has, and for what does not go together once profiles are merged.
     """
     known = defaults_of(cluster) if isinstance(cluster, ClusterSpec) else cluster or ClusterDefaults()
-    faults = [*_level_faults(group, known), *_counter_faults(group, known)]
+    merged = merged_members(group, known)
+    faults = cluster_faults(group, merged, known)
     if faults:
         raise fault_error(faults)
-    barrier = group.barrier
+    owner = group.owner or owner
+    members = tuple(_member(name, one, group, known, owner) for name, one in merged.items())
+    if faults := group.told(_budget_faults(group, members)):
+        raise fault_error(faults)
+    barrier, recovery = group.barrier, group.recovery
     return plan.GroupPlan(
         name=group.name,
-        members=tuple(_member(name, member, known) for name, member in group.members.items()),
+        members=members,
         claims=tuple(_claims(group)),
         rules=tuple(_rules(group)),
         barrier=plan.BarrierPlan(barrier.timeout, barrier.start_timeout, barrier.max_attempts, _backoff(barrier.backoff)),
         pack=_pack(group.placement.pack),
         priority=group.priority,
+        owner=owner,
         environment=tuple(group.environment.items()),
         termination_delay_ms=group.termination_delay,
-        recovery_timeout_ms=group.recovery.timeout,
+        recovery_timeout_ms=recovery.timeout,
         document=json.dumps(plain(group), ensure_ascii=False, separators=(",", ":")),
+        scale=plan.ScalePlan(
+            ratios=tuple(_ratio(ratio) for ratio in group.ratio),
+            max_gpus=(group.scale.max_gpus or 0) * 1000,
+            timeout_ms=group.scale.timeout,
+        ),
+        exclusion=plan.ExclusionPlan(recovery.exclude_host_after or 0, recovery.exclude_window, recovery.exclude_hosts_at_most),
+        plain=group.plain,
     )
 
 
-def _member(name: str, member: Member, cluster: ClusterDefaults) -> plan.MemberPlan:
+def _member(name: str, merged: Merged, group: CoStartGroup, cluster: ClusterDefaults, owner: str) -> plan.MemberPlan:
+    member = merged.member
     replicas, least, most, primary = 1, 1, 1, True
     if isinstance(member, ReplicaSet):
         replicas, least, most, primary = member.replicas, member.least, member.most, False
     else:
         primary = member.primary
+    # What a user wrote for the whole group wins over a default of the cluster's, too.
+    defaults = {key: value for key, value in merged.defaults if key not in group.environment}
+    warning = member.warning
     return plan.MemberPlan(
         name=name,
         kind=plan.MemberKind.REPLICA_SET if isinstance(member, ReplicaSet) else plan.MemberKind.JOB,
         command=member.command,
-        environment=tuple(member.environment.items()),
+        environment=tuple({**defaults, **member.environment}.items()),
         cwd=member.cwd,
         terms=task_terms(member, cluster),
         ports=member.ports,
@@ -90,18 +102,44 @@ def _member(name: str, member: Member, cluster: ClusterDefaults) -> plan.MemberP
         min_replicas=least,
         max_replicas=most,
         primary=primary,
-        ready_timeout_ms=member.ready_timeout,
-        grace_ms=member.termination_grace,
+        ready_timeout_ms=READY_TIMEOUT_MS if member.ready_timeout is None else member.ready_timeout,
+        grace_ms=GRACE_MS if member.termination_grace is None else member.termination_grace,
         pack=_pack(member.pack),
         pack_slot=_pack(member.pack_slot),
+        owner=member.owner or owner,
+        profile=member.profile or "",
+        container=_container(member.container, cluster.container_runtime),
+        runtime_limit_ms=member.runtime_limit or 0,
+        warn_before_ms=warning.before if warning else 0,
+        warn_signal=SIGNALS[warning.signal] if warning else 0,
+        drain_ms=member.drain or 0,
     )
 
 
-def requirement(member: Member, cluster: ClusterDefaults) -> Compound | Simple:
-    """What one slot asks for, with every `per` and unit written out: `render` shows it as XCE understands it."""
-    resreq = from_resources(member.resources) if member.resreq is None else parse(member.resreq)
-    assert isinstance(resreq, (Compound, Simple)), "specs refuse alternatives"
-    return resolved(resreq, cluster.reserve_per, cluster.unit_for_limits)
+def _container(container: Container | None, runtime: ContainerRuntime | None) -> plan.ContainerPlan | None:
+    if container is None or runtime is None:
+        return None
+    return plan.ContainerPlan(
+        image=container.image,
+        runtime=runtime.command,
+        variable=runtime.variable,
+        mount=runtime.mount,
+        mounts=tuple((mount.source, mount.target) for mount in container.mounts),
+        probe=runtime.probe,
+    )
+
+
+def _ratio(ratio: Ratio) -> plan.RatioPlan:
+    return plan.RatioPlan(ratio.member, ratio.to, ratio.min or (0, 1), ratio.max or (1, 0))
+
+
+def _budget_faults(group: CoStartGroup, members: Sequence[plan.MemberPlan]) -> Iterator[Fault]:
+    """The targets that a group begins with keep the bounds of its later ones."""
+    budget = group.scale.max_gpus
+    asked = sum(member.replicas * member.gpus for member in members)
+    if budget is not None and asked > budget * 1000:
+        parts = ", ".join(f"{member.name} {member.replicas * member.gpus / 1000:g}" for member in members if member.gpus)
+        yield Fault(("scale", "max_gpus"), budget, f"at least the {asked / 1000:g} GPUs that the members begin with: {parts}")
 
 
 def task_terms(member: Member, cluster: ClusterDefaults) -> tuple[plan.TaskTerm, ...]:
@@ -113,17 +151,12 @@ def _term(count: int, body: Simple) -> plan.TaskTerm:
     span = body.span
     return plan.TaskTerm(
         count=count,
-        uses=tuple(_use(res) for res in _reserved(body) if res.value),
+        uses=tuple(_use(res) for res in reserved(body) if res.value),
         select=render_select(body.select),
         order=body.order.keys if body.order else (),
         one_host=span is not None and span.kind == "hosts" and span.value == 1,
         ptile=span.value or 0 if span is not None and span.kind == "ptile" else 0,
     )
-
-
-def _reserved(body: Simple) -> Iterator[Res]:
-    for usage in body.rusage.alternatives[0] if body.rusage else ():
-        yield from usage.resources
 
 
 def _use(res: Res) -> plan.Use:
@@ -223,31 +256,3 @@ def default_rules(name: str, member: Member) -> tuple[plan.RulePlan, ...]:
         ),
         plan.RulePlan(plan.Action.FAIL_GROUP, member=name),
     )
-
-
-def _level_faults(group: CoStartGroup, cluster: ClusterDefaults) -> Iterator[Fault]:
-    packs: list[tuple[Loc, Pack | None]] = [(("placement", "pack"), group.placement.pack)]
-    for name, member in group.members.items():
-        for key in ("pack", "pack_slot"):
-            packs.append((("members", name, member.tag, key), getattr(member, key)))
-    for loc, pack in packs:
-        if pack is not None and pack.level not in cluster.levels:
-            expected = "a level of the cluster: " + (", ".join(cluster.levels) or "it has none")
-            yield Fault((*loc, "level"), pack.level, expected, nearest(pack.level, cluster.levels))
-
-
-def _counter_faults(group: CoStartGroup, cluster: ClusterDefaults) -> Iterator[Fault]:
-    if cluster.counters is None:
-        return
-    known: Mapping[str, None] = dict.fromkeys((*BUILT_IN, *cluster.counters))
-    expected = "a resource of the cluster: " + ", ".join(known)
-    for name, member in group.members.items():
-        loc: Loc = ("members", name, member.tag)
-        for counter in member.resources.counters if member.resources else ():
-            if counter not in cluster.counters:
-                yield Fault((*loc, "resources", "counters", counter), counter, expected, nearest(counter, known))
-        if member.resreq is not None:
-            for _, body in terms_of(requirement(member, cluster)):
-                for res in _reserved(body):
-                    if res.name not in known:
-                        yield Fault((*loc, "resreq"), member.resreq, f"column {res.at}: {expected}", nearest(res.name, known))

@@ -113,7 +113,7 @@ async def test_a_live_groups_name_is_taken(xce: Xce) -> None:
         ({"a": {"job": {"comand": ["true"]}}}, "members.a.job.comand", SpecError),
         ({"a": {"replica_set": {"command": ["true"], "replicas": 1, "min_replicas": 2}}}, "min_replicas", SpecError),
         ({"a": job(resources={"cpu": 100_000})}, "members.a.job", SpecError),
-        ({"a": job(profile="big")}, "profile", NotYetError),
+        ({"a": job(preemptible=True)}, "preemptible", NotYetError),
     ],
 )
 async def test_a_wrong_spec_creates_nothing(xce: Xce, members: dict[str, Any], path: str, kind: type[SpecError]) -> None:

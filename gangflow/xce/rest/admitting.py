@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gangflow.errors import Problem
@@ -26,8 +25,7 @@ def admitted(document: dict[str, Any], state: State, cluster: ClusterSpec | None
     SpecError names every path that is wrong, NotYetError what is not enforced; a Refusal says what no host could ever hold.
     """
     spec = validate(CoStartGroup, document)
-    # Members' owners are not enforced yet: whoever runs the controller owns every group.
-    plan = replace(admit(spec, cluster or ClusterDefaults(state.levels)), owner=getpass.getuser())
+    plan = admit(spec, cluster or ClusterDefaults(state.levels), owner=getpass.getuser())
     # Before the first host registers nothing fits, and that says nothing: the group waits. And what was answered under this key
     # before gets that answer again, whatever hosts have gone since.
     if not state.hosts or asked.key in state.answers:
@@ -42,6 +40,6 @@ def _never(plan: GroupPlan, reason: Reason) -> Refusal:
     code = "never_fits" if reason.code is PendCode.NEVER_FITS else "misconfigured"
     name, _, rest = reason.text.partition(": ")
     member = next((member for member in plan.members if member.name == name), None)
-    path = "placement" if member is None else f"members.{member.name}.{member.kind}"
+    path = "placement" if member is None else member.kind if plan.plain else f"members.{member.name}.{member.kind}"
     problem = Problem(path, "", f"what this cluster could hold; {reason.text if member is None else rest}")
     return Refusal(422, code, reason.text, problems=[problem])

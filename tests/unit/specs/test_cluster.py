@@ -70,6 +70,6 @@ def test_a_host_stands_in_a_domain_of_every_level() -> None:
         validate(ClusterSpec, {**cluster_with(), "levels": ["block", "switch"]})
 
 
-def test_profiles_are_refused_as_not_enforced() -> None:
-    with pytest.raises(NotYetError, match="application profiles"):
-        validate(ClusterSpec, {**cluster_with(), "profiles": {}})
+def test_what_is_not_enforced_is_refused_as_such() -> None:
+    with pytest.raises(NotYetError, match="fair share"):
+        validate(ClusterSpec, {**cluster_with(), "fair_share": {}})

@@ -114,7 +114,7 @@ def test_a_key_that_the_model_would_ignore_is_refused() -> None:
 
 def test_what_is_not_enforced_is_refused_as_such() -> None:
     with pytest.raises(NotYetError):
-        apply(GROUP, ["members.actor.job.owner=ann"])
+        apply(GROUP, ["members.actor.job.preemptible=true"])
 
 
 def test_an_override_is_split() -> None:
