@@ -13,7 +13,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gangflow.xce.core import answers, claims, commands, hosts, retention, tasks
+from gangflow.xce.core import (
+    answers,
+    claim_losses,
+    claims,
+    commands,
+    hosts,
+    operate,
+    operate_hosts,
+    overrun,
+    retention,
+    standalone,
+    suspend,
+    tasks,
+)
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.asks import Ask, Grant, Refusal
 from gangflow.xce.core.deadlines import next_deadline
@@ -65,6 +78,7 @@ class Decision:
     touched: tuple[str, ...] = ()
     """Groups that the step looked at."""
     touched_hosts: tuple[str, ...] = ()
+    touched_claims: tuple[str, ...] = ()
 
 
 def start_term(turn: Turn, report: inp.StartTerm) -> None:
@@ -86,6 +100,16 @@ COMMANDS: dict[type, Callable[[Turn, Any], Reply]] = {
     inp.RestartSlot: commands.restart,
     inp.TakeCoordination: commands.take_coordination,
     inp.PutValue: commands.put_value,
+    inp.SuspendGroup: suspend.suspend,
+    inp.ResumeGroup: suspend.resume,
+    inp.RestartGroup: operate.restart_group,
+    inp.StopMember: operate.stop_member,
+    inp.DrainSlot: operate.drain_slot,
+    inp.LiftExclusion: operate.lift,
+    inp.CloseHost: operate_hosts.close,
+    inp.OpenHost: operate_hosts.open,
+    inp.CreateClaim: standalone.create,
+    inp.DeleteClaim: standalone.delete,
 }
 REPORTS: dict[type, Callable[[Turn, Any], None]] = {
     inp.StartTerm: start_term,
@@ -101,6 +125,8 @@ REPORTS: dict[type, Callable[[Turn, Any], None]] = {
     inp.ClaimReady: claims.ready,
     inp.ClaimFailed: claims.failed,
     inp.ClaimReleased: claims.released,
+    inp.ClaimLost: claim_losses.lost,
+    inp.TaskWarned: overrun.warned,
     inp.Tick: tick,
 }
 
@@ -118,8 +144,17 @@ def handle(state: State, inputs: Sequence[Input], now_ms: int, scheduler: Schedu
     except InvalidTransition as fault:
         raise fault.told(_story(fault, turn, inputs)) from None
     after = turn.draft.freeze()
-    effects = newly_due(state, after, turn.touched, turn.old_hosts)
-    return Decision(after, tuple(turn.events), effects, replies, turn.now_ms, tuple(turn.touched), tuple(turn.old_hosts))
+    effects = newly_due(state, after, turn.touched, turn.old_hosts, turn.old_claims)
+    return Decision(
+        after,
+        tuple(turn.events),
+        effects,
+        replies,
+        turn.now_ms,
+        tuple(turn.touched),
+        tuple(turn.old_hosts),
+        tuple(turn.old_claims),
+    )
 
 
 def _take(turn: Turn, one: Input) -> Reply | None:
@@ -137,6 +172,7 @@ def _take(turn: Turn, one: Input) -> Reply | None:
 def _time(turn: Turn, index: Index) -> None:
     """What time alone brings: fences, deadlines of groups, things that were kept long enough."""
     hosts.fence(turn, index.lost)
+    standalone.tend(turn, index.due_claims(turn.now_ms))
     due = index.due(turn.now_ms)
     for group_id in due:
         turn.touch(group_id)
@@ -181,7 +217,7 @@ class Machine:
         except InvalidTransition as fault:
             raise fault.told((*about(fault, list(self._recent)), *fault.story)) from None
         self._state = decision.state
-        self._index.refresh(decision.state, decision.touched, decision.touched_hosts)
+        self._index.refresh(decision.state, decision.touched, decision.touched_hosts, decision.touched_claims)
         self._recent.extend(inputs)
         return decision
 

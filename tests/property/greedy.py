@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gangflow.xce.core.asks import Ask, AskKind, Grant, Refusal, SlotAsk
 from gangflow.xce.core.plan import TaskTerm
 from gangflow.xce.core.state import Host, HostState, PendCode, Reason, State, Task
+from gangflow.xce.placement.claimed import Claimed
 
 Free = dict[str, dict[str, int]]
 
@@ -18,11 +19,18 @@ class Greedy:
         """One session, phase by phase, then priority, submission and id."""
         free, ports = _free(state), _ports(state)
         answers: list[Grant | Refusal] = []
+        claimed = Claimed(state)
         for ask in sorted(asks, key=lambda a: (a.kind, -a.priority, a.submitted_ms, len(a.group), a.group)):
             whole = ask.kind is AskKind.MINIMUM or ask.together
             parts = [ask.slots] if whole else [(slot,) for slot in ask.slots]
+            held = claimed.refused(ask)
+            if held is not None:
+                answers.append(Refusal(ask.group, held, tuple((slot.member, slot.index) for slot in ask.slots)))
+                continue
             for part in parts:
                 answers.append(_place(state, ask, part, free, ports))
+            if isinstance(answers[-1], Grant):
+                claimed.take(ask)
         return tuple(answers)
 
 

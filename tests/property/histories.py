@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -13,6 +14,7 @@ from gangflow.xce.core.due import make_all, owed_in
 from gangflow.xce.core.index import Index
 from gangflow.xce.core.invariants import check, check_step
 from gangflow.xce.core.plan import (
+    Access,
     Action,
     BackoffPlan,
     BarrierPlan,
@@ -36,8 +38,8 @@ BARRIER = BarrierPlan(timeout_ms=20_000, start_timeout_ms=40_000, backoff=Backof
 BACKOFF = BackoffPlan(200, 2_000, 4_000)
 
 
-def random_plan(random: Random, name: str) -> GroupPlan:
-    """A group of one to three members, sometimes with claims, odd rules, or too large to fit."""
+def random_plan(random: Random, name: str, standalone: Sequence[str] = ()) -> GroupPlan:
+    """A group of one to three members, sometimes with claims (also `standalone` ones), odd rules, too large to fit."""
     members: list[MemberPlan] = []
     if random.random() < 0.8:
         probed = {"ready": READY, "ports": ("http",), "ready_timeout_ms": 15_000} if random.random() < 0.2 else {}
@@ -57,7 +59,13 @@ def random_plan(random: Random, name: str) -> GroupPlan:
         provider = random.choice(["directory", "directory", "local"])
         claims.append(ClaimPlan("ckpt", provider, timeout_ms=3_000, retain=random.random() < 0.5))
     if random.random() < 0.2:
-        claims.append(ClaimPlan("scratch", random.choice(["directory", "local"]), scope=members[0].name, timeout_ms=3_000))
+        after = ("ckpt",) if claims and random.random() < 0.5 else ()
+        retain = random.random() < 0.2
+        provider = random.choice(["directory", "local"])
+        claims.append(ClaimPlan("scratch", provider, members[0].name, retain, timeout_ms=3_000, after=after))
+    for used in random.sample(list(standalone), min(len(standalone), random.choice([0, 1, 1, 2]))):
+        access = random.choice([Access.EXCLUSIVE, Access.SHARED, Access.SHARED])
+        claims.append(ClaimPlan(f"use-{used}", scope=random.choice(["", members[0].name]), uses=used, access=access))
     rules = tuple(random_rule(random, members) for _ in range(random.choice([0, 0, 1, 2, 3])))
     made = plan(
         *members,
@@ -133,8 +141,9 @@ class History:
 
     def all_that_became_due_is_sent(self, world: World, before: State, decision: Decision) -> None:
         """A step's effects are exactly what is owed after it and was not owed before, over the whole state."""
-        old = owed_in(before, before.groups, before.hosts)
-        new = [owed for owed in owed_in(decision.state, decision.state.groups, decision.state.hosts) if owed not in old]
+        state = decision.state
+        old = owed_in(before, before.groups, before.hosts, before.claims)
+        new = [owed for owed in owed_in(state, state.groups, state.hosts, state.claims) if owed not in old]
         assert sorted(map(name_of, decision.effects)) == sorted(map(name_of, make_all(decision.state, new)))
 
     def nothing_kept_decides(self, world: World, before: State, decision: Decision) -> None:
@@ -144,9 +153,9 @@ class History:
 
     def follow(self, world: World, before: State, decision: Decision) -> None:
         """An index that follows the steps equals one that is made anew."""
-        self.index.refresh(decision.state, decision.touched, decision.touched_hosts)
+        self.index.refresh(decision.state, decision.touched, decision.touched_hosts, decision.touched_claims)
         fresh = Index(decision.state)
-        for name in ("deadlines", "waiting", "hosts", "on_host"):
+        for name in ("deadlines", "waiting", "hosts", "on_host", "claims"):
             assert getattr(self.index, name) == getattr(fresh, name), name
         assert self.index.lost == fresh.lost
         assert self.index.next_deadline(decision.state) == next_deadline(decision.state)
@@ -161,6 +170,7 @@ class History:
     def move(self) -> None:
         """One random command or fault."""
         moves = [self.submit, self.submit, self.end, self.report, self.restart, self.value, self.coordinate]
+        moves += [self.create_claim, self.delete_claim, self.lose_claim]
         moves += [self.kill_agent, self.kill_node, self.cut_off, self.revive, self.revive, self.crash, self.again]
         self.random.choice(moves)()
 
@@ -170,7 +180,7 @@ class History:
         if sum(1 for group in self.world.state.groups.values() if not group.state.terminal) < 5:
             self.submitted += 1
             request = inp.Request(key=f"submit-{self.submitted}", digest="1")
-            self.world.feed(inp.SubmitGroup(random_plan(self.random, f"group-{self.submitted}"), request))
+            self.world.feed(inp.SubmitGroup(random_plan(self.random, f"group-{self.submitted}", self.standalone()), request))
 
     def again(self) -> None:
         """The same command with the same key: nothing happens twice."""
@@ -217,6 +227,25 @@ class History:
         group = self.some_group()
         if group is not None:
             self.world.feed(inp.TakeCoordination(group))
+
+    # --- claims -------------------------------------------------------------------------------------------------------
+
+    def standalone(self) -> list[str]:
+        return [claim.id for claim in self.world.state.claims.values() if not claim.group]
+
+    def create_claim(self) -> None:
+        name = self.random.choice(["data", "weights", "disk"])
+        self.world.feed(inp.CreateClaim(ClaimPlan(name, "directory", timeout_ms=3_000)))
+
+    def delete_claim(self) -> None:
+        if self.standalone():
+            self.world.feed(inp.DeleteClaim(self.random.choice(self.standalone())))
+
+    def lose_claim(self) -> None:
+        """A provider does not find what it made."""
+        there = [claim for claim in self.world.state.claims.values() if claim.state == "READY"]
+        if there:
+            self.world.lose_claim(self.random.choice(there))
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
@@ -265,7 +294,10 @@ class History:
         for host in self.world.state.hosts.values():
             assert not host.superseded
         for claim in self.world.state.claims.values():
-            assert claim.state in ("READY", "GONE") or not self.world.state.groups[claim.group].state.terminal
+            if claim.group:
+                assert claim.state in ("READY", "GONE") or not self.world.state.groups[claim.group].state.terminal
+            else:
+                assert claim.state == "READY", claim
         held = {key for agent in self.world.agents.values() for key in agent.held}
         wanted = {
             (group.id, slot.epoch, slot.member, slot.index, slot.incarnation)

@@ -18,7 +18,7 @@ from gangflow.xce.core.events import Event
 from gangflow.xce.core.evolve import apply_all
 from gangflow.xce.core.inputs import Command, Input, Reply, Report
 from gangflow.xce.core.plan import Cause, MemberKind
-from gangflow.xce.core.state import HostFacts, State, TaskKey
+from gangflow.xce.core.state import Claim, HostFacts, State, TaskKey
 from gangflow.xce.machine import Decision, Machine, Scheduler, effects_due, next_deadline
 
 RESEND_MS = 1_000
@@ -399,6 +399,12 @@ class World:
             self.claims[effect.claim] = effect.attempt
             host = effect.hosts[0] if effect.provider == "local" and effect.hosts else ""
             self.feed(inp.ClaimReady(effect.claim, effect.attempt, f"/claims/{effect.claim}", host))
+
+    def lose_claim(self, claim: Claim) -> None:
+        """What was made of a claim is gone; its provider's next look finds that out."""
+        self.fired["claim lost"] = self.fired.get("claim lost", 0) + 1
+        self.claims.pop(claim.id, None)
+        self.feed(inp.ClaimLost(claim.id, claim.attempt, "it is not there any more"))
 
 
 def name_of(effect: Effect) -> tuple[str, str]:

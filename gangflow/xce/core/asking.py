@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from gangflow.xce.core.asks import Ask, AskKind, Grant, Refusal, SlotAsk
-from gangflow.xce.core.counts import ACTIVE, minimum, slots_of
+from gangflow.xce.core.asks import Ask, AskKind, Grant, Refusal, Schedule, SlotAsk
+from gangflow.xce.core.changes import granted, open_change
+from gangflow.xce.core.claim_ids import uses
+from gangflow.xce.core.counts import ACTIVE, at_rest, to_place
 from gangflow.xce.core.events import ReasonNoted
 from gangflow.xce.core.evolve_group import number
 from gangflow.xce.core.index import in_order
@@ -18,13 +20,11 @@ from gangflow.xce.core.state import Group, GroupState, Next, PendCode, Reason, S
 from gangflow.xce.core.turn import SlotId, Turn
 
 G, S = GroupState, SlotState
-Schedule = Callable[[State, Sequence[Ask]], Sequence[Grant | Refusal]]
-"""One scheduler session over an immutable state: each ask is granted, or refused with its reason."""
 NOT_LOOKED_AT = Reason(PendCode.WAITING_TURN, "not looked at yet")
 
 
-OPEN = frozenset({PendCode.BACKOFF, PendCode.WAITING_TURN})
-"""Reasons that no session gave after it had tried."""
+OPEN = frozenset({PendCode.BACKOFF, PendCode.WAITING_TURN, PendCode.WAITING_CLAIMS})
+"""Reasons that no session gave after it had tried hosts."""
 
 
 def unanswered(group: Group | None) -> bool:
@@ -41,10 +41,10 @@ def unanswered(group: Group | None) -> bool:
 def asks_of(turn: Turn, group: Group) -> list[Ask]:
     """What the group asks for now; empty if nothing of it waits for a place."""
     if group.state is G.PENDING:
-        if group.until_ms or any(slot.state is not S.PENDING for slot in group.slots.values()):
+        if group.until_ms or not at_rest(group):
             return []
-        required = [slot for member in group.plan.members for slot in slots_of(group, member)[: minimum(member)]]
-        return [_ask(group, AskKind.MINIMUM, required)]
+        required = [slot for member in group.plan.members for slot in to_place(group, member)]
+        return [ask_for(group, AskKind.MINIMUM, required)]
     if group.state is G.RESTARTING:
         return _restarting(turn, group)
     if group.state in ACTIVE:
@@ -61,28 +61,34 @@ def _restarting(turn: Turn, group: Group) -> list[Ask]:
     keeps = [
         slot for key, slot in group.slots.items() if key not in lacking and slot.tasks and on_usable_hosts(turn, group, slot)
     ]
-    return [_ask(group, AskKind.RECOVERY, [group.slots[key] for key in lacking], keeps, together=True)]
+    return [ask_for(group, AskKind.RECOVERY, [group.slots[key] for key in lacking], keeps, together=True)]
 
 
 def _running(turn: Turn, group: Group) -> list[Ask]:
-    waiting = [slot for slot in group.slots.values() if slot.state is S.PENDING]
+    promised = granted(group)
+    waiting = [slot for slot in group.slots.values() if slot.state is S.PENDING and slot.key not in promised]
     if not waiting:
         return []
-    keeps = [slot for slot in group.slots.values() if slot.state is not S.PENDING and slot.tasks]
+    keeps = [slot for slot in group.slots.values() if slot.state is not S.PENDING and slot.tasks and not slot.out]
+    change = open_change(group)
+    ups = change.ups if change is not None else ()
     lost = [slot for slot in waiting if slot.incarnation and slot.until_ms and not slot.tasks]
     claimed = [slot for slot in waiting if slot.tasks]
     # Its first claim is over: it queues at the group's own place, by itself.
-    queued = [slot for slot in waiting if slot.incarnation and not slot.until_ms]
-    surplus = [slot for slot in waiting if not slot.incarnation]
-    asks = [_ask(group, AskKind.RECOVERY, lost, keeps)] if lost else []
-    asks.extend(_ask(group, AskKind.RECOVERY, [slot], keeps) for slot in claimed)
-    asks.extend(_ask(group, AskKind.MINIMUM, [slot], keeps) for slot in queued)
+    queued = [slot for slot in waiting if slot.incarnation and not slot.until_ms and slot.key not in ups]
+    surplus = [slot for slot in waiting if not slot.incarnation or (slot.key in ups and not slot.until_ms)]
+    asks = [ask_for(group, AskKind.RECOVERY, lost, keeps)] if lost else []
+    asks.extend(ask_for(group, AskKind.RECOVERY, [slot], keeps) for slot in claimed)
+    asks.extend(ask_for(group, AskKind.MINIMUM, [slot], keeps) for slot in queued)
     if surplus:
-        asks.append(_ask(group, AskKind.SURPLUS, surplus, keeps))
+        asks.append(ask_for(group, AskKind.SURPLUS, surplus, keeps))
     return asks
 
 
-def _ask(group: Group, kind: AskKind, slots: list[Slot], keeps: Sequence[Slot] = (), *, together: bool = False) -> Ask:
+def ask_for(
+    group: Group, kind: AskKind, slots: Sequence[Slot], keeps: Sequence[Slot] = (), *, together: bool = False
+) -> Ask:
+    """The ask for some slots of a group; `keeps` are its slots that stay where they are."""
     members = {member.name: member for member in group.plan.members}
     return Ask(
         group=group.id,
@@ -98,6 +104,7 @@ def _ask(group: Group, kind: AskKind, slots: list[Slot], keeps: Sequence[Slot] =
         held=tuple((slot.member, task.host) for slot in keeps for task in slot.tasks),
         excluded=group.excluded,
         together=together,
+        claims=uses(group.plan) if group.state is G.PENDING and group.plan.claims else (),
     )
 
 
@@ -150,7 +157,12 @@ def _given_up(turn: Turn, ask: Ask) -> State:
     slots = dict(group.slots)
     for one in ask.slots:
         slots[one.member, one.index] = replace(slots[one.member, one.index], tasks=())
-    return replace(state, groups={**state.groups, ask.group: replace(group, slots=slots)})
+    return with_group(state, replace(group, slots=slots))
+
+
+def with_group(state: State, group: Group) -> State:
+    """The state as it would be if the group were this one."""
+    return replace(state, groups={**state.groups, group.id: group})
 
 
 def _remembered(turn: Turn, group: Group) -> Sequence[Ask]:

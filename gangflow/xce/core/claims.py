@@ -1,24 +1,31 @@
-"""Template claims: made after placement, kept through tries and epochs, released as an obligation (design 3.4)."""
+"""A group's own claims: made after placement, kept through tries and epochs, released as an obligation (design 3.4).
+
+What happens to every claim alike is here, too: a provider's answers, its deadlines, the pause before it is asked again.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from gangflow.xce.core import inputs as inp
-from gangflow.xce.core.claim_ids import claim_id, claims_for, claims_of
-from gangflow.xce.core.counts import ACTIVE, RUNS
-from gangflow.xce.core.events import ClaimChanged
-from gangflow.xce.core.plan import Cause, ClaimPlan
+from gangflow.xce.core.claim_ids import bound_to, claim_id, claims_for, claims_of, names, retained_id
+from gangflow.xce.core.events import ClaimChanged, ClaimForgotten
+from gangflow.xce.core.plan import BackoffPlan, ClaimPlan
 from gangflow.xce.core.policy import grow
-from gangflow.xce.core.state import Claim, ClaimState, Exit, Group, HostState, Slot, SlotState
+from gangflow.xce.core.state import Claim, ClaimState, Group, HostState, Slot, SlotState
 from gangflow.xce.core.turn import Turn
 
 C = ClaimState
 HELD = frozenset({C.PROVISIONING, C.READY, C.FAILED, C.LOST})
 """A provider has, or may have, something of it."""
+TO_MAKE = frozenset({C.NEW, C.FAILED, C.LOST, C.GONE})
+"""There is nothing of it that could be used."""
+THERE = frozenset({HostState.UP, HostState.CLOSED})
+"""What is bound to such a host is of use there."""
 
 
-def _move(turn: Turn, claim: Claim, state: ClaimState, **fields: object) -> None:
+def move(turn: Turn, claim: Claim, state: ClaimState, **fields: object) -> None:
+    """One edge of a claim. Deadline and message are those of the new state."""
     changed = replace(claim, state=state, since_ms=turn.now_ms, **{"until_ms": 0, "message": "", **fields})  # type: ignore[arg-type]
     turn.emit(ClaimChanged(changed))
 
@@ -26,85 +33,90 @@ def _move(turn: Turn, claim: Claim, state: ClaimState, **fields: object) -> None
 def announce(turn: Turn, group: Group) -> None:
     """A submitted group's own claims exist from now on, although nothing is made yet."""
     for plan in group.plan.claims:
-        if not plan.scope:
+        if not plan.scope and not plan.uses:
             turn.emit(ClaimChanged(Claim(claim_id(group.id, plan), group.id, plan, since_ms=turn.now_ms)))
 
 
+# --- making ---------------------------------------------------------------------------------------------------------------
+
+
 def want(turn: Turn, group: Group, slot: Slot) -> None:
-    """The slot was placed: what its tasks will see is made, unless it is there already."""
+    """The slot was placed: what its tasks will see is made, unless it is there already, or has to wait for its turn."""
     hosts = {task.host: None for task in slot.tasks}
     for plan, claim in claims_for(turn.draft.claims, group, slot):
+        if plan.uses:
+            continue
         if claim is None:
-            own = bool(plan.scope)
-            _provision(turn, _new(group, plan, slot) if own else Claim(claim_id(group.id, plan), group.id, plan))
-        elif claim.state in (C.NEW, C.FAILED, C.LOST, C.GONE):
-            _provision(turn, claim)
-        elif claim.state is C.READY and claim.host and not _stands(turn, claim, hosts):
-            _move(turn, claim, C.LOST, message=f"bound to {claim.host}")
-            _provision(turn, turn.draft.claims[claim.id])
+            own = (slot.member, slot.index) if plan.scope else ("", -1)
+            new = Claim(claim_id(group.id, plan, slot.index), group.id, plan, member=own[0], index=own[1])
+            if not _make(turn, group, new):
+                turn.emit(ClaimChanged(replace(new, since_ms=turn.now_ms)))
+        elif claim.state is C.FAILED or (claim.state in TO_MAKE and claim.until_ms <= turn.now_ms):
+            _make(turn, group, claim)
+        elif claim.state is C.READY and bound_to(claim) and not _stands(turn, claim, hosts):
+            _leave_behind(turn, group, claim)
 
 
-def _new(group: Group, plan: ClaimPlan, slot: Slot) -> Claim:
-    return Claim(claim_id(group.id, plan, slot.index), group.id, plan, member=slot.member, index=slot.index)
+def _make(turn: Turn, group: Group, claim: Claim) -> bool:
+    """Have it made now, if everything that it comes after is READY."""
+    for name in claim.plan.after:
+        before = _named(turn, group, claim, name)
+        if before is None or before.state is not C.READY:
+            return False
+    provision(turn, claim)
+    return True
+
+
+def _named(turn: Turn, group: Group, claim: Claim, name: str) -> Claim | None:
+    """The claim of that name that the claim's user sees, too."""
+    for plan in group.plan.claims:
+        if plan.name == name and plan.scope in ("", claim.member):
+            return turn.draft.claims.get(claim_id(group.id, plan, claim.index))
+    return None
+
+
+def provision(turn: Turn, claim: Claim) -> None:
+    """Its provider is asked, once more."""
+    until = turn.now_ms + claim.plan.timeout_ms
+    move(turn, claim, C.PROVISIONING, attempt=claim.attempt + 1, host="", hosts=(), path="", until_ms=until)
 
 
 def _stands(turn: Turn, claim: Claim, hosts: dict[str, None]) -> bool:
     """Whether a host-bound claim is of use to a slot on these hosts."""
-    host = turn.host(claim.host)
-    return host is not None and host.state is HostState.UP and (not claim.member or claim.host in hosts)
+    places = bound_to(claim)
+    if not all((host := turn.host(name)) is not None and host.state in THERE for name in places):
+        return False
+    return not claim.member or all(name in places for name in hosts)
 
 
-def _provision(turn: Turn, claim: Claim) -> None:
-    attempt = claim.attempt + 1
-    _move(turn, claim, C.PROVISIONING, attempt=attempt, host="", path="", until_ms=turn.now_ms + claim.plan.timeout_ms)
-
-
-def ready(turn: Turn, report: inp.ClaimReady) -> None:
-    """A provider made a claim, if that attempt still counts."""
-    claim = turn.draft.claims.get(report.claim)
-    if claim is None or claim.state is not C.PROVISIONING or claim.attempt != report.attempt:
+def _leave_behind(turn: Turn, group: Group, claim: Claim) -> None:
+    """Its user went elsewhere: where its hosts can still be told, it is released there before it is made again."""
+    places = bound_to(claim)
+    if all((host := turn.host(name)) is not None and host.state in THERE for name in places):
+        release(turn, claim)
         return
-    _move(turn, claim, C.READY, path=report.path, host=report.host)
-
-
-def failed(turn: Turn, report: inp.ClaimFailed) -> None:
-    """A provider could not make a claim, if that attempt still counts."""
-    claim = turn.draft.claims.get(report.claim)
-    if claim is None or claim.state is not C.PROVISIONING or claim.attempt != report.attempt:
-        return
-    _fail(turn, claim, report.message)
-
-
-def _fail(turn: Turn, claim: Claim, message: str) -> None:
-    group = turn.group(claim.group)
-    wait = grow(group.plan.barrier.backoff, claim.attempt - 1) if group is not None else 0
-    _move(turn, claim, C.FAILED, message=message, until_ms=turn.now_ms + wait)
-
-
-def released(turn: Turn, report: inp.ClaimReleased) -> None:
-    """A provider confirmed that nothing of a claim is left."""
-    claim = turn.draft.claims.get(report.claim)
-    if claim is not None and claim.state is C.RELEASING:
-        _move(turn, claim, C.GONE, path=claim.path, host="")
-        group = turn.group(claim.group)
-        if group is not None and not group.state.terminal and wanted(group, claim):
-            # Its user was placed again while the old one was still being released.
-            _provision(turn, turn.draft.claims[claim.id])
+    move(turn, claim, C.LOST, message=f"bound to {', '.join(places)}")
+    _make(turn, group, turn.draft.claims[claim.id])
 
 
 def tend(turn: Turn, group: Group) -> None:
-    """Deadlines of the group's claims: a provider that took too long failed; what failed is tried again while it is wanted."""
+    """Deadlines of the group's claims: a provider that took too long failed; what is wanted is made in its turn."""
     for claim in list(claims_of(turn.draft.claims, group)):
-        if not claim.until_ms or claim.until_ms > turn.now_ms:
+        if claim.until_ms > turn.now_ms:
             continue
         if claim.state is C.PROVISIONING:
-            _fail(turn, claim, f"not ready after {claim.plan.timeout_ms} ms")
-        elif claim.state is C.FAILED:
+            late(turn, claim)
+        elif claim.state in TO_MAKE:
             if wanted(group, claim):
-                _provision(turn, claim)
-            else:
+                _make(turn, group, claim)
+            elif claim.until_ms:
                 # Kept as it is for the next try.
-                _move(turn, claim, C.FAILED, message=claim.message)
+                move(turn, claim, claim.state, message=claim.message)
+
+
+def late(turn: Turn, claim: Claim) -> None:
+    """Its provider's time is over."""
+    _fail(turn, claim, f"not ready after {claim.plan.timeout_ms} ms")
 
 
 def wanted(group: Group, claim: Claim) -> bool:
@@ -121,49 +133,118 @@ def unready_claim(turn: Turn, group: Group, slot: Slot) -> Claim | None:
         return None
     for plan, claim in claims_for(turn.draft.claims, group, slot):
         if claim is None:
-            return Claim(claim_id(group.id, plan), group.id, plan)
+            return Claim(claim_id(group.id, plan, slot.index), group.id, plan)
         if claim.state is not C.READY:
             return claim
     return None
 
 
+# --- providers' answers ---------------------------------------------------------------------------------------------------
+
+
+def _answered(turn: Turn, report: inp.ClaimReady | inp.ClaimFailed) -> Claim | None:
+    """The claim that an answer is about, if that attempt still counts."""
+    claim = turn.draft.claims.get(report.claim)
+    return claim if claim is not None and claim.state is C.PROVISIONING and claim.attempt == report.attempt else None
+
+
+def ready(turn: Turn, report: inp.ClaimReady) -> None:
+    """A provider made a claim."""
+    claim = _answered(turn, report)
+    if claim is None:
+        return
+    hosts = report.hosts if len(report.hosts) > 1 else ()
+    host = report.host or (report.hosts[0] if report.hosts else "")
+    if not claim.group and host:
+        # Whoever uses it may be placed anywhere.
+        _fail(turn, claim, f"{claim.plan.provider} made it on {host} only: a standalone claim is used from every host")
+        return
+    move(turn, claim, C.READY, path=report.path, host=host, hosts=hosts)
+    if not claim.group:
+        for group in turn.draft.groups.values():
+            if not group.state.terminal and names(group.plan, claim.id):
+                turn.touch(group.id)
+
+
+def failed(turn: Turn, report: inp.ClaimFailed) -> None:
+    """A provider could not make a claim."""
+    claim = _answered(turn, report)
+    if claim is not None:
+        _fail(turn, claim, report.message)
+
+
+def _fail(turn: Turn, claim: Claim, message: str) -> None:
+    until = turn.now_ms + max(1, grow(pauses(turn, claim), claim.attempt - 1))
+    move(turn, claim, C.FAILED, message=message, until_ms=until)
+
+
+def pauses(turn: Turn, claim: Claim) -> BackoffPlan:
+    """How its provider is asked again: a group's claim as the group's barrier says."""
+    group = turn.group(claim.group)
+    return group.plan.barrier.backoff if group is not None else BackoffPlan()
+
+
+def released(turn: Turn, report: inp.ClaimReleased) -> None:
+    """A provider confirmed that nothing of a claim is left."""
+    claim = turn.draft.claims.get(report.claim)
+    if claim is None or claim.state is not C.RELEASING:
+        return
+    move(turn, claim, C.GONE, path=claim.path, host="", hosts=())
+    if not claim.group:
+        turn.emit(ClaimForgotten(claim.id))
+        return
+    group = turn.group(claim.group)
+    if group is not None and not group.state.terminal and wanted(group, claim):
+        # Its user was placed again while the old one was still being released.
+        _make(turn, group, turn.draft.claims[claim.id])
+
+
+# --- the end --------------------------------------------------------------------------------------------------------------
+
+
 def release(turn: Turn, claim: Claim) -> None:
     """Not wanted any more: its release is an obligation from now on."""
     if claim.state is C.NEW:
-        _move(turn, claim, C.GONE)
+        move(turn, claim, C.GONE)
     elif claim.state in HELD:
-        _move(turn, claim, C.RELEASING, path=claim.path, host=claim.host)
+        move(turn, claim, C.RELEASING, path=claim.path)
 
 
 def release_all(turn: Turn, group: Group) -> None:
-    """The group ended: all its claims go."""
+    """The group ended: all its claims go; a retained one lives on as a standalone claim."""
     for claim in list(claims_of(turn.draft.claims, group)):
-        release(turn, claim)
+        if not hand_over(turn, group, claim):
+            release(turn, claim)
+
+
+def hand_over(turn: Turn, group: Group, claim: Claim) -> bool:
+    """A retained claim that is READY becomes a standalone one, which its provider still knows by its former id.
+
+    One that is bound to a host cannot: nobody could use it from elsewhere. Its provider lets go of it and leaves it there.
+    """
+    if not claim.plan.retain or claim.state is not C.READY or bound_to(claim):
+        return False
+    name = new = retained_id(claim)
+    number = 2
+    while name in turn.draft.claims:
+        name, number = f"{new}-{number}", number + 1
+    plan = ClaimPlan(name, claim.plan.provider, timeout_ms=claim.plan.timeout_ms, parameters=claim.plan.parameters)
+    alone = Claim(name, "", plan, C.NEW, path=claim.path, attempt=claim.attempt, owner=group.plan.owner, made_as=claim.id)
+    move(turn, replace(alone, losses=claim.losses), C.READY)
+    move(turn, claim, C.GONE, path=claim.path)
+    return True
 
 
 def release_of_slot(turn: Turn, group: Group, slot: Slot) -> None:
-    """The slot is not wanted any more: its own claims go."""
+    """The slot is not wanted any more: its own claims go, but for those that outlive the group."""
     for claim in list(claims_of(turn.draft.claims, group)):
-        if claim.member == slot.member and claim.index == slot.index:
+        outlives = claim.plan.retain and claim.state is C.READY and not bound_to(claim)
+        if claim.member == slot.member and claim.index == slot.index and not outlives:
             release(turn, claim)
 
 
 def release_bound(turn: Turn, group: Group) -> None:
     """A try was voided: only what is bound to a host of it is undone."""
     for claim in list(claims_of(turn.draft.claims, group)):
-        if claim.host and claim.state is C.READY:
+        if bound_to(claim) and claim.state is C.READY:
             release(turn, claim)
-
-
-def host_lost(turn: Turn, host: str) -> None:
-    """Claims that were bound to a lost host are lost, and so is what runs with them elsewhere."""
-    for claim in [c for c in turn.draft.claims.values() if c.host == host and c.state is C.READY]:
-        _move(turn, claim, C.LOST, message=f"{host} is lost")
-        group = turn.group(claim.group)
-        if group is None or group.state not in ACTIVE:
-            continue
-        for slot in list(group.slots.values()):
-            users = not claim.member or slot.key == (claim.member, claim.index)
-            if users and slot.state in RUNS:
-                message = f"claim {claim.plan.name} was on {host}, which is lost"
-                turn.fail(group, slot, Exit(Cause.CLAIM_LOST, slot.incarnation, turn.now_ms, message=message), host)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from gangflow.xce.core import inputs as inp
+from gangflow.xce.core import standalone
 from gangflow.xce.core.claims import announce
 from gangflow.xce.core.counts import ACTIVE, RUNS
-from gangflow.xce.core.events import CoordinatorStarted, GroupSubmitted, ValueWritten
+from gangflow.xce.core.events import CoordinatorStarted, GroupSubmitted, MemberStopped, ValueWritten
 from gangflow.xce.core.inputs import Reply
 from gangflow.xce.core.judge import end_group
 from gangflow.xce.core.limits import VALUE_MAX, VALUES_MAX
@@ -15,7 +16,20 @@ from gangflow.xce.core.teardown import change, stop
 from gangflow.xce.core.turn import Turn
 
 G, S = GroupState, SlotState
-GROUP_COMMANDS = inp.EndGroup | inp.ReportSlot | inp.RestartSlot | inp.TakeCoordination | inp.PutValue
+GROUP_COMMANDS = (
+    inp.EndGroup
+    | inp.ReportSlot
+    | inp.RestartSlot
+    | inp.TakeCoordination
+    | inp.PutValue
+    | inp.SuspendGroup
+    | inp.ResumeGroup
+    | inp.RestartGroup
+    | inp.StopMember
+    | inp.ScaleGroup
+    | inp.DrainSlot
+    | inp.LiftExclusion
+)
 
 
 NOTHING_TO_RESTART = {
@@ -36,6 +50,9 @@ def submit(turn: Turn, command: inp.SubmitGroup) -> Reply:
     never = turn.never_fits(turn.before, command.plan) if turn.never_fits is not None else None
     if never is not None:
         return Reply(422, never.code.value.lower(), never.text)
+    missing = standalone.missing(turn, command.plan)
+    if missing is not None:
+        return missing
     group_id = f"g{turn.draft.next_group}"
     turn.emit(GroupSubmitted(group_id, command.plan))
     announce(turn, turn.draft.groups[group_id])
@@ -61,6 +78,9 @@ def end(turn: Turn, command: inp.EndGroup) -> Reply:
         return group
     if command.goal not in (G.CANCELLED, G.FAILED):
         return Reply(422, "invalid", f"a group cannot be ended as {command.goal.value}")
+    if group.state is G.SUSPENDED and command.goal is G.FAILED:
+        text = f"{group.id} is SUSPENDED: nothing of it runs that could fail; it is resumed or cancelled"
+        return Reply(409, "conflict", text, (("state", group.state.value),))
     if not group.state.terminal:
         default = "cancelled" if command.goal is G.CANCELLED else "failed"
         end_group(turn, group.id, command.goal, command.cause or default, command.message)
@@ -104,6 +124,11 @@ def restart(turn: Turn, command: inp.RestartSlot) -> Reply:
         return slot
     if group.state not in ACTIVE:
         return Reply(409, "conflict", f"{group.id} is {group.state.value}: no slot of it can be restarted by itself")
+    if slot.out:
+        return Reply(409, "conflict", f"{command.member}[{command.index}] was scaled away: it comes back by a higher target")
+    if slot.member in group.stopped:
+        _bring_back(turn, group, slot.member)
+        return Reply(fields=(("id", group.id), ("incarnation", slot.incarnation)))
     waits = slot.next is Next.BACKOFF and slot.until_ms > turn.now_ms
     if slot.state in RUNS or slot.next is Next.RETIRE or waits:
         # Of one that is on its way down: not given up after all, or without the pause that its rule gave it.
@@ -117,6 +142,18 @@ def restart(turn: Turn, command: inp.RestartSlot) -> Reply:
         text = f"{command.member}[{command.index}] is {slot.state.value}: {why}"
         return Reply(409, "conflict", text, (("state", slot.state.value),))
     return Reply(fields=(("id", group.id), ("incarnation", slot.incarnation)))
+
+
+def _bring_back(turn: Turn, group: Group, member: str) -> None:
+    """A member that was stopped is wanted again: all of it that a rule had not given up."""
+    turn.emit(MemberStopped(group.id, member, stopped=False))
+    for key, slot in list(group.slots.items()):
+        if key[0] != member or slot.out or key in group.tolerated:
+            continue
+        if slot.state is S.RETIRED:
+            stop(turn, group.id, key, Next.PLACE)
+        elif slot.next is Next.RETIRE:
+            stop(turn, group.id, key, Next.BACKOFF, until_ms=turn.now_ms)
 
 
 def take_coordination(turn: Turn, command: inp.TakeCoordination) -> Reply:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from gangflow.xce.core.claim_ids import claims_of
-from gangflow.xce.core.counts import ACTIVE
+from gangflow.xce.core.counts import ACTIVE, RUNS, at_rest
 from gangflow.xce.core.floors import floor_deadline
 from gangflow.xce.core.limits import ANSWERS_KEPT_MS, ENDED_KEPT_MS, FORGET_EVERY_MS
-from gangflow.xce.core.state import ClaimState, Group, GroupState, HostState, PendCode, Reason, SlotState, State
+from gangflow.xce.core.runtime_limit import limit_of, warn_at
+from gangflow.xce.core.state import Claim, ClaimState, Group, GroupState, HostState, PendCode, Reason, SlotState, State
 
 REPORTED = frozenset({SlotState.PLACED, SlotState.PREPARED, SlotState.STARTING, SlotState.RUNNING})
 """States whose `until_ms` is the deadline of a report: it does not pass in the grace after a controller's start."""
 TIMED = REPORTED | {SlotState.PENDING, SlotState.BACKOFF, SlotState.DRAINING}
 """States whose `until_ms` is a deadline of their own. In STOPPING, RELEASING and LOST it is kept for the state after."""
 REPORTED_GROUP = frozenset({GroupState.PREPARING, GroupState.STARTING})
-CLAIM_TIMED = frozenset({ClaimState.PROVISIONING, ClaimState.FAILED})
+CLAIM_TIMED = frozenset({ClaimState.PROVISIONING, ClaimState.FAILED, ClaimState.LOST})
 
 
 def group_deadline(state: State, group: Group) -> int:
@@ -29,6 +30,12 @@ def group_deadline(state: State, group: Group) -> int:
         for slot in group.slots.values()
         if slot.until_ms and slot.state in TIMED
     ]
+    for slot in group.slots.values():
+        if slot.run_until_ms and slot.state in RUNS and group.state in ACTIVE:
+            times.append(max(limit_of(slot), grace))
+            due = warn_at(group.plan.member(slot.member), slot)
+            if due:
+                times.append(due)
     if group.until_ms and group.state is not GroupState.STOPPING:
         times.append(max(group.until_ms, grace) if group.state in REPORTED_GROUP else group.until_ms)
     for claim in claims_of(state.claims, group):
@@ -43,14 +50,18 @@ def group_deadline(state: State, group: Group) -> int:
     return min(times, default=0)
 
 
+def claim_deadline(claim: Claim) -> int:
+    """When time alone next changes a standalone claim; 0 means never."""
+    return claim.until_ms if not claim.group and claim.state in CLAIM_TIMED else 0
+
+
 def not_reached(group: Group) -> bool:
     """Whether a session ended before it came to what this group asks for: nothing that comes back would wake it."""
     if group.state in ACTIVE:
         return any(slot.state is SlotState.PENDING and _passed_over(slot.reason) for slot in group.slots.values())
     if group.state is GroupState.PENDING:
         # It asks for nothing before its pause is over and its last places are given back.
-        asks = not group.until_ms and all(slot.state is SlotState.PENDING for slot in group.slots.values())
-        return asks and _passed_over(group.reason)
+        return not group.until_ms and _passed_over(group.reason) and at_rest(group)
     return group.state is GroupState.RESTARTING and not group.until_ms and _passed_over(group.reason)
 
 
@@ -71,5 +82,6 @@ def next_deadline(state: State) -> int | None:
     """When a Tick is next needed, in ms since the epoch; None: time alone will not change this state."""
     times = [group_deadline(state, group) for group in state.groups.values()]
     times += [host.until_ms for host in state.hosts.values() if host.state is HostState.LOST]
+    times += [claim_deadline(claim) for claim in state.claims.values()]
     times.append(answers_deadline(state))
     return min((time for time in times if time), default=None)

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from gangflow.xce.core.claim_ids import claims_for, claims_of
-from gangflow.xce.core.effects import Effect, Prepare, Provision, Release, Start, Stop, Unprepare
+from gangflow.xce.core.claim_ids import bound_to, claim_id, claims_for, claims_of, made_for
+from gangflow.xce.core.counts import RUNS
+from gangflow.xce.core.effects import Effect, Prepare, Provision, Release, Start, Stop, Unprepare, Warn
 from gangflow.xce.core.launch import Picture, launch, picture
 from gangflow.xce.core.limits import STOP_GRACE_MS
 from gangflow.xce.core.state import (
@@ -41,6 +42,7 @@ class Kind(IntEnum):
     PROVISION = 4
     RELEASE = 5
     STOP_SUPERSEDED = 6
+    WARN = 7
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -85,8 +87,10 @@ def owed_by_group(state: State, group: Group) -> Iterator[Owed]:
         kind = KIND_OF.get(slot.state)
         if kind is not None and slot.tasks:
             yield from _owed_to_slot(state, group, slot, kind)
+        if slot.to_warn and slot.state in RUNS:
+            yield from _warnings(state, group, slot)
     for claim in claims_of(state.claims, group):
-        yield from _owed_to_claim(claim)
+        yield from owed_to_claim(claim)
 
 
 def _owed_to_slot(state: State, group: Group, slot: Slot, kind: Kind) -> Iterator[Owed]:
@@ -114,13 +118,23 @@ def _owed_to_slot(state: State, group: Group, slot: Slot, kind: Kind) -> Iterato
         )
 
 
+def _warnings(state: State, group: Group, slot: Slot) -> Iterator[Owed]:
+    """To tasks whose process runs and which were not told yet that their runtime limit is near."""
+    for index in slot.to_warn:
+        task = slot.tasks[index]
+        host = state.hosts.get(task.host)
+        if task.phase in (P.RUNNING, P.READY) and host is not None and host.state in REACHABLE:
+            yield Owed(Kind.WARN, group.id, slot.member, slot.index, slot.incarnation, index, slot.epoch, task.host)
+
+
 def _claims_ready(state: State, group: Group, slot: Slot) -> bool:
     return not group.plan.claims or all(
         claim is not None and claim.state is ClaimState.READY for _, claim in claims_for(state.claims, group, slot)
     )
 
 
-def _owed_to_claim(claim: Claim) -> Iterator[Owed]:
+def owed_to_claim(claim: Claim) -> Iterator[Owed]:
+    """What is owed to one claim."""
     if claim.state is ClaimState.PROVISIONING:
         yield Owed(Kind.PROVISION, claim.group, detail=claim.id, attempt=claim.attempt)
     elif claim.state is ClaimState.RELEASING:
@@ -153,6 +167,8 @@ def make(state: State, owed: Owed, pictures: dict[str, Picture]) -> Effect:
         return Stop(owed.key, owed.host, grace)
     if owed.kind is Kind.STOP:
         return Stop(owed.key, owed.host, group.plan.member(owed.member).grace_ms)
+    if owed.kind is Kind.WARN:
+        return Warn(owed.key, owed.host, group.plan.member(owed.member).warn_signal)
     if owed.kind is Kind.START:
         return Start(owed.key, owed.host, owed.detail)
     if owed.kind is Kind.UNPREPARE:
@@ -166,21 +182,42 @@ def make(state: State, owed: Owed, pictures: dict[str, Picture]) -> Effect:
 
 def _claim_effect(state: State, claim: Claim, kind: Kind) -> Effect:
     plan = claim.plan
+    of_group, slot, name = made_for(claim)
     if kind is Kind.RELEASE:
-        return Release(claim.id, claim.group, plan.name, plan.provider, claim.path, plan.retain)
-    group = state.groups[claim.group]
-    slot = (claim.member, claim.index) if claim.member else None
+        return Release(
+            claim=claim.id,
+            group=of_group,
+            name=name,
+            provider=plan.provider,
+            path=claim.path,
+            retain=plan.retain,
+            parameters=plan.parameters,
+            slot=slot,
+            hosts=bound_to(claim),
+            made_as=claim.made_as,
+        )
+    group = state.groups[claim.group] if claim.group else None
     return Provision(
         claim=claim.id,
         attempt=claim.attempt,
-        group=claim.group,
-        name=plan.name,
+        group=of_group,
+        name=name,
         provider=plan.provider,
         parameters=plan.parameters,
         slot=slot,
-        hosts=tuple(dict.fromkeys(task.host for task in _users(group, claim))),
+        hosts=tuple(dict.fromkeys(task.host for task in _users(group, claim))) if group is not None else (),
         retain=plan.retain,
+        after=tuple(_after(state, group, claim)) if group is not None else (),
+        made_as=claim.made_as,
     )
+
+
+def _after(state: State, group: Group, claim: Claim) -> Iterator[tuple[str, str]]:
+    for plan in group.plan.claims:
+        if plan.name in claim.plan.after and plan.scope in ("", claim.member):
+            before = state.claims.get(claim_id(group.id, plan, claim.index))
+            if before is not None:
+                yield plan.name, before.path
 
 
 def _users(group: Group, claim: Claim) -> Iterator[Task]:
@@ -189,8 +226,8 @@ def _users(group: Group, claim: Claim) -> Iterator[Task]:
             yield from slot.tasks
 
 
-def owed_in(state: State, groups: Iterable[str], hosts: Iterable[str]) -> dict[Owed, None]:
-    """What is owed to these groups and hosts, in order."""
+def owed_in(state: State, groups: Iterable[str], hosts: Iterable[str], claims: Iterable[str] = ()) -> dict[Owed, None]:
+    """What is owed to these groups, hosts and standalone claims, in order."""
     owed: dict[Owed, None] = {}
     for group_id in groups:
         group = state.groups.get(group_id)
@@ -200,19 +237,25 @@ def owed_in(state: State, groups: Iterable[str], hosts: Iterable[str]) -> dict[O
         host = state.hosts.get(name)
         if host is not None:
             owed.update(dict.fromkeys(owed_by_host(host)))
+    for name in claims:
+        claim = state.claims.get(name)
+        if claim is not None and not claim.group:
+            owed.update(dict.fromkeys(owed_to_claim(claim)))
     return owed
 
 
-def newly_due(before: State, after: State, groups: Iterable[str], hosts: Iterable[str]) -> tuple[Effect, ...]:
+def newly_due(
+    before: State, after: State, groups: Iterable[str], hosts: Iterable[str], claims: Iterable[str] = ()
+) -> tuple[Effect, ...]:
     """Effects that are owed after a step and were not before, for what the step touched."""
-    groups, hosts = list(groups), list(hosts)
-    old = owed_in(before, groups, hosts)
-    return make_all(after, [owed for owed in owed_in(after, groups, hosts) if owed not in old])
+    groups, hosts, claims = list(groups), list(hosts), list(claims)
+    old = owed_in(before, groups, hosts, claims)
+    return make_all(after, [owed for owed in owed_in(after, groups, hosts, claims) if owed not in old])
 
 
 def effects_due(state: State) -> tuple[Effect, ...]:
     """Every effect that is owed now: what a restarted controller, or one that got no answer, (re)issues."""
-    return make_all(state, owed_in(state, state.groups, state.hosts))
+    return make_all(state, owed_in(state, state.groups, state.hosts, state.claims))
 
 
 def effects_due_on(state: State, node: str) -> tuple[Effect, ...]:

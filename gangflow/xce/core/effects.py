@@ -24,6 +24,8 @@ class Launch:
     grace_ms: int = 10_000
     group_file: str = "{}"
     """The JSON behind `XCE_GROUP_FILE`."""
+    folder_words: tuple[int, ...] = ()
+    """Words of `argv` in which `{folder}` stands for the task's own folder, which only the agent knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ class Provision:
     retain: bool = False
     after: tuple[tuple[str, str], ...] = ()
     """(name, path) of the claims that this one was made after."""
+    made_as: str = ""
+    """The id that its provider knows it by, where that is another; `group`, `name` and `slot` are those of that id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,13 @@ class Release:
     provider: str
     path: str
     retain: bool
+    """Let go of it, and leave what was made where it is."""
+    parameters: tuple[tuple[str, str], ...] = ()
+    slot: tuple[str, int] | None = None
+    hosts: tuple[str, ...] = ()
+    """That it is bound to."""
+    made_as: str = ""
+    """See `Provision.made_as`."""
 
 
 TaskEffect = Prepare | Unprepare | Start | Stop | Warn

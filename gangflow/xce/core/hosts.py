@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gangflow.xce.core import inputs as inp
-from gangflow.xce.core.claims import host_lost
+from gangflow.xce.core.claim_losses import host_lost
 from gangflow.xce.core.counts import BEFORE_START, RUNS
 from gangflow.xce.core.events import HostChanged, HostRegistered, StraysSeen, SupersededGone, TaskMoved
 from gangflow.xce.core.plan import Cause
@@ -16,13 +16,15 @@ from gangflow.xce.core.teardown import change, confirm, now_slot, task_gone
 from gangflow.xce.core.turn import Turn, task_key
 
 S, P = SlotState, TaskPhase
+ANSWERS = frozenset({HostState.UP, HostState.CLOSED})
+"""Its agent is registered; whether it takes new work is another matter."""
 
 
 def up(turn: Turn, report: inp.HostUp) -> None:
     """An agent registered: its tasks that it does not hold any more are gone, what it holds and nobody wants is stopped."""
     name = report.facts.name
     old = turn.host(name)
-    if old is None or old.state is not HostState.UP or old.boot != report.boot or old.facts != report.facts:
+    if old is None or old.state not in ANSWERS or old.boot != report.boot or old.facts != report.facts:
         turn.emit(HostRegistered(report.facts, report.boot))
         for group_id in turn.groups_on(name):
             turn.touch(group_id)
@@ -94,7 +96,7 @@ def _unwanted(turn: Turn, node: str, name: str, held: dict[TaskKey, None]) -> No
 def gone(turn: Turn, report: inp.HostGone) -> None:
     """The verdict that a host, or its agent, is dead. Its slots are LOST; its capacity is free when it is FENCED."""
     host = turn.host(report.host)
-    if host is None or host.state is not HostState.UP:
+    if host is None or host.state not in ANSWERS:
         return
     cause = Cause.AGENT_LOST if report.agent_only else Cause.HOST_LOST
     message = f"{'the agent of ' if report.agent_only else ''}{report.host} is lost"

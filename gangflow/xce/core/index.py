@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 
 from gangflow.xce.core.asks import Ask
 from gangflow.xce.core.counts import ACTIVE
-from gangflow.xce.core.deadlines import answers_deadline, group_deadline
+from gangflow.xce.core.deadlines import answers_deadline, claim_deadline, group_deadline
 from gangflow.xce.core.evolve_group import number
 from gangflow.xce.core.state import Group, GroupState, HostState, SlotState, State
 
@@ -30,7 +30,7 @@ def in_order(groups: Iterable[str]) -> list[str]:
 class Index:
     """Follows a state; `refresh` after each adopted step with the groups that it touched."""
 
-    __slots__ = ("_grace", "_heap", "asks", "deadlines", "hosts", "lost", "on_host", "waiting")
+    __slots__ = ("_grace", "_heap", "asks", "claims", "deadlines", "hosts", "lost", "on_host", "waiting")
 
     def __init__(self, state: State) -> None:
         self.deadlines: dict[str, int] = {}
@@ -45,12 +45,21 @@ class Index:
         """What a PENDING group asks for, with the group that it was made from; see `asking`."""
         self.lost: dict[str, None] = {}
         """Hosts that are LOST and will be FENCED."""
+        self.claims: dict[str, int] = {}
+        """Standalone claim → its next deadline; only those that have one."""
         self._heap: list[tuple[int, str]] = []
         self._grace = state.grace_until_ms
-        self.refresh(state, state.groups, state.hosts)
+        self.refresh(state, state.groups, state.hosts, state.claims)
 
-    def refresh(self, state: State, groups: Iterable[str], hosts: Iterable[str]) -> None:
-        """Take in what these groups and hosts are now; nothing else may differ from the state before."""
+    def refresh(self, state: State, groups: Iterable[str], hosts: Iterable[str], claims: Iterable[str] = ()) -> None:
+        """Take in what these groups, hosts and claims are now; nothing else may differ from the state before."""
+        for name in claims:
+            claim = state.claims.get(name)
+            until = claim_deadline(claim) if claim is not None else 0
+            if until:
+                self.claims[name] = until
+            else:
+                self.claims.pop(name, None)
         for name in hosts:
             if name in state.hosts and state.hosts[name].state is HostState.LOST:
                 self.lost[name] = None
@@ -86,10 +95,14 @@ class Index:
             return []
         return in_order(group_id for group_id, deadline in self.deadlines.items() if deadline <= now_ms)
 
+    def due_claims(self, now_ms: int) -> list[str]:
+        """Standalone claims with a deadline that has come, by name."""
+        return sorted(name for name, until in self.claims.items() if until <= now_ms)
+
     def next_deadline(self, state: State) -> int | None:
         """As `deadlines.next_deadline`, for the state that this follows."""
         times = [state.hosts[name].until_ms for name in self.lost]
-        times += [self.earliest(), answers_deadline(state)]
+        times += [self.earliest(), answers_deadline(state), *self.claims.values()]
         return min((time for time in times if time), default=None)
 
     def groups_on(self, host: str) -> list[str]:

@@ -311,6 +311,8 @@ class ClaimReady:
     attempt: int
     path: str
     host: str = ""
+    hosts: tuple[str, ...] = ()
+    """All hosts that it exists on, where they are several; `host` is the first."""
 
 
 @dataclass(frozen=True, slots=True)

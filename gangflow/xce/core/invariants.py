@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gangflow.xce.core import events as ev
-from gangflow.xce.core.counts import ACTIVE, BEFORE_START, RUNS, gone, minimum, satisfied, slots_of
+from gangflow.xce.core.counts import ACTIVE, BEFORE_START, RUNS, at_rest, gone, required, satisfied, slots_of
 from gangflow.xce.core.deadlines import CLAIM_TIMED, REPORTED, REPORTED_GROUP, TIMED
 from gangflow.xce.core.evolve import apply, apply_all
 from gangflow.xce.core.invariants_capacity import capacity
+from gangflow.xce.core.invariants_claims import claims, unready, without_claims
 from gangflow.xce.core.plan import MemberKind
 from gangflow.xce.core.policy import recent
+from gangflow.xce.core.runtime_limit import limit_of
 from gangflow.xce.core.state import (
     ClaimState,
     Group,
@@ -61,8 +63,15 @@ def _states(group: Group) -> Iterator[str]:
     if group.state is G.PREPARING:
         for member in group.plan.members:
             placed = sum(1 for slot in slots_of(group, member) if slot.state in BEFORE_START)
-            if placed < minimum(member):
-                yield f"I2 {placed} of {minimum(member)} {member.name} are placed"
+            if placed < required(group, member):
+                yield f"I2 {placed} of {required(group, member)} {member.name} are placed"
+    if group.state is G.SUSPENDED and not at_rest(group):
+        yield "I2 suspended, and something is held"
+    if group.state is G.PENDING and any(slot.tasks and slot.state is not S.RELEASING for slot in slots):
+        yield "I2 waits for its start, and holds something that is not on its way back"
+    for slot in slots:
+        if slot.member in group.stopped and (slot.state in RUNS or slot.state in BEFORE_START or slot.state is S.PENDING):
+            yield f"I15 {slot.member} was stopped, and its slot {slot.index} is {slot.state.value}"
     if group.state is G.RUNNING and not satisfied(group):
         yield "I2 RUNNING, and a minimum is broken"
     if group.state is G.DEGRADED and satisfied(group):
@@ -82,7 +91,8 @@ def _slot(state: State, group: Group, slot: Slot) -> Iterator[str]:
         yield "I5 counts as gone, and a task is not"
     if (slot.live or slot.state in BEFORE_START) and gone(slot):
         yield "I15 counts as held, and every task is gone"
-    if slot.state in FREE and slot.tasks:
+    # What was scaled away keeps its allocation until the change that it is part of takes it; see the invariants of changes.
+    if slot.state in FREE and slot.tasks and not (slot.state is S.RETIRED and slot.out):
         yield "I6 over, and holds capacity"
     if slot.state in (S.STARTING, S.RUNNING) and not slot.until_ms:
         yield "I6 is waited for without a limit"
@@ -90,7 +100,7 @@ def _slot(state: State, group: Group, slot: Slot) -> Iterator[str]:
         yield f"I15 first ready at {slot.ready_ms}"
     if slot.state is S.EXIT and not (group.state is G.STOPPING or group.state.terminal):
         yield "I15 nothing follows its exit"
-    if slot.state is S.PENDING and slot.tasks and not (slot.until_ms or slot.next is Next.RESTART):
+    if slot.state is S.PENDING and slot.tasks and not (slot.until_ms or slot.next in (Next.RESTART, Next.SCALE)):
         yield "I6 waits, and holds capacity without a limit"
     if slot.state is S.DONE and (slot.exit is None or slot.exit.cause is not None or slot.exit.incarnation != slot.incarnation):
         yield f"I11 finished, with the exit {slot.exit}"
@@ -118,6 +128,8 @@ def _deadlines(state: State, group: Group) -> Iterator[str]:
         grace = state.grace_until_ms if slot.state in REPORTED else 0
         if slot.until_ms and max(slot.until_ms, grace) <= now and slot.state in TIMED:
             yield f"I6 the deadline {slot.until_ms} of {slot.member}[{slot.index}] passed at {now}"
+        if group.state in ACTIVE and limit_of(slot) and max(limit_of(slot), state.grace_until_ms) <= now:
+            yield f"I6 {slot.member}[{slot.index}] ran beyond its runtime limit, {limit_of(slot)}"
         longest = max((rule.backoff.max_ms for rule in group.plan.rules), default=0)
         if slot.state is S.BACKOFF and slot.until_ms > now + longest:
             yield f"I6 {slot.member}[{slot.index}] backs off for {slot.until_ms - now} ms"
@@ -131,6 +143,8 @@ def _deadlines(state: State, group: Group) -> Iterator[str]:
 def _reasons(group: Group) -> Iterator[str]:
     if group.state is G.PENDING and group.reason is None:
         yield "I9 waits without a reason"
+    if group.state is G.SUSPENDED and (group.reason is None or group.reason.code is not PendCode.SUSPENDED):
+        yield f"I9 suspended, and its reason is {group.reason}"
     if group.state.terminal and group.reason is not None:
         yield "I9 ended, and waits"
     reasons: list[Reason | None] = [group.reason]
@@ -182,9 +196,7 @@ def _cluster(state: State) -> Iterator[str]:
                 continue
             if slot.tasks[key.task].phase is not P.GONE and slot.tasks[key.task].host == name:
                 yield f"I4 {key} is superseded, and the newest"
-    for claim in state.claims.values():
-        if claim.group not in state.groups:
-            yield f"I15 claim {claim.id} belongs to nobody"
+    yield from claims(state)
 
 
 # --- one step -------------------------------------------------------------------------------------------------------------
@@ -237,8 +249,8 @@ def _release(state: State, event: ev.BarrierReleased) -> Iterator[str]:
         yield f"I1 epoch {event.epoch} is released in {group.state.value} of {group.epoch}"
     for member in group.plan.members:
         ready = sum(1 for slot in slots_of(group, member) if slot.state is S.PREPARED)
-        if ready < minimum(member):
-            yield f"I1 released with {ready} of {minimum(member)} {member.name} prepared"
+        if ready < required(group, member):
+            yield f"I1 released with {ready} of {required(group, member)} {member.name} prepared"
     for slot in group.slots.values():
         if slot.state is S.PLACED:
             yield f"I1 released while {slot.member}[{slot.index}] is PLACED"
@@ -246,9 +258,7 @@ def _release(state: State, event: ev.BarrierReleased) -> Iterator[str]:
             host = state.hosts[task.host]
             if host.state is not HostState.UP or task.token != host.boot or task.host in group.excluded:
                 yield f"I1 released with {slot.member}[{slot.index}] on {task.host} ({host.state.value}, token {task.token})"
-    for claim in state.claims.values():
-        if claim.group == group.id and not claim.member and claim.state is not ClaimState.READY:
-            yield f"I1 released with claim {claim.id} {claim.state.value}"
+    yield from without_claims(state, group)
     for slot in group.slots.values():
         if slot.live:
             yield f"I4 epoch {event.epoch} is released while {slot.member}[{slot.index}] is {slot.state.value}"
@@ -258,7 +268,4 @@ def _start(state: State, event: ev.SlotChanged, slot: Slot) -> Iterator[str]:
     group = state.groups[event.group]
     if group.state not in ACTIVE or slot.epoch != group.epoch:
         yield f"I1 {slot.member}[{slot.index}] of epoch {slot.epoch} starts in {group.state.value} of {group.epoch}"
-    for claim in state.claims.values():
-        own = (claim.member, claim.index) == slot.key or not claim.member
-        if claim.group == group.id and own and claim.state is not ClaimState.READY:
-            yield f"I1 {slot.member}[{slot.index}] starts with claim {claim.id} {claim.state.value}"
+    yield from (f"I1 {slot.member}[{slot.index}] starts with {fault}" for fault in unready(state, group, slot))

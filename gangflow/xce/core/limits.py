@@ -31,5 +31,9 @@ SESSIONS_MAX = 4
 """Scheduler sessions in one step: a grant that frees another place may let a next one in; the rest waits for the next step."""
 STORY_MAX = 200
 """Recent inputs that a machine remembers for the story of an InvalidTransition."""
+STEADY_MS = 3_600_000
+"""A claim that was READY for so long and is lost counts its losses anew: it has not been flapping."""
+STANDALONE_MAX = 4_096
+"""Standalone claims that commands may make: they are in every state image. Retained ones come on top, one by one."""
 CHANGES_KEPT = 16
 """Changes of a group's targets that are kept, the newest: whoever asked can still read how its change ended."""

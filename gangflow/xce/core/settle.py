@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gangflow.xce.core import claims
+from gangflow.xce.core import claims, standalone, suspend
 from gangflow.xce.core.asking import Schedule, session, unanswered
 from gangflow.xce.core.counts import ACTIVE
 from gangflow.xce.core.ending import finish, follow
@@ -26,10 +26,13 @@ def settle(turn: Turn, index: Index, schedule: Schedule) -> None:
             claims.tend(turn, group)
             overdue(turn, turn.draft.groups[group_id])
     _move(turn)
+    let_go: dict[str, None] = {}
+    standalone.wake(turn, let_go)
     for _ in range(SESSIONS_MAX):
         if not _session(turn, index, schedule):
             return
         _move(turn)
+        standalone.wake(turn, let_go)
         if not turn.freed:
             return
 
@@ -59,6 +62,8 @@ def _step(turn: Turn, group: Group) -> None:
             back_to_placement(turn, group)
     elif group.state is G.RESTARTING:
         restart(turn, group.id)
+    elif group.state is G.SUSPENDING:
+        suspend.follow(turn, group.id)
     elif group.state is G.STOPPING:
         finish(turn, group.id)
 

@@ -177,7 +177,9 @@ class Slot:
     run_until_ms: int = 0
     """The end of this incarnation's runtime limit; 0: it has none, or has not been started."""
     warned: bool = False
-    """Its agent delivered the warning that the runtime limit is near."""
+    """Its agents delivered the warning that the runtime limit is near."""
+    to_warn: tuple[int, ...] = ()
+    """Tasks that are still to be given that warning."""
     out: bool = False
     """Scaled away: not in its member's target. RETIRED, or on its way there."""
 
@@ -227,6 +229,8 @@ class Claim:
     index: int = -1
     host: str = ""
     """Where it is bound; empty when it is not host-bound."""
+    hosts: tuple[str, ...] = ()
+    """All hosts that it is bound to, where they are several; `host` is the first."""
     path: str = ""
     """What a task sees as XCE_CLAIM_<NAME>."""
     attempt: int = 0

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gangflow.xce.core.asks import Ask, Grant, Refusal
 from gangflow.xce.core.plan import GroupPlan
 from gangflow.xce.core.state import Reason, State
+from gangflow.xce.placement.claimed import Claimed
 from gangflow.xce.placement.compiled import Requests
 from gangflow.xce.placement.feasible import Fits
 from gangflow.xce.placement.never import never_by
@@ -33,7 +34,7 @@ class Scheduler:
         fits.view.refresh(state)
         if self._requests is None or self._requests.fits is not fits:
             self._requests = Requests(fits)
-        session = Session(self._requests, asks)
+        session = Session(self._requests, asks, claimed=Claimed(state))
         for _, phase in PHASES:
             phase(session)
         return tuple(session.answers)

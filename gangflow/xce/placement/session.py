@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gangflow.xce.core.asks import Ask, AskKind, Grant, Refusal, SlotAsk
 from gangflow.xce.core.state import PendCode, Reason, Task
+from gangflow.xce.placement.claimed import Claimed
 from gangflow.xce.placement.compiled import Request, Requests
 from gangflow.xce.placement.explain import explain
 from gangflow.xce.placement.feasible import Fits
@@ -36,8 +37,12 @@ class Failed:
 class Session:
     """The view, the asks, and what has been answered so far."""
 
-    def __init__(self, requests: Requests, asks: Sequence[Ask], work: int = SESSION_WORK) -> None:
+    def __init__(
+        self, requests: Requests, asks: Sequence[Ask], work: int = SESSION_WORK, claimed: Claimed | None = None
+    ) -> None:
         self.requests = requests
+        self.claimed = claimed if claimed is not None else Claimed()
+        """Standalone claims, which groups take with their places."""
         self.fits = requests.fits
         self.view: ClusterView = requests.fits.view
         self.asks = asks
@@ -80,6 +85,9 @@ def place_minima(session: Session) -> None:
     """Phase 3: all required slots of a group, or nothing; a later group may go where an earlier one does not fit."""
     seen, failed = session.requests.seen, session.failed
     for ask in session.waiting.get(AskKind.MINIMUM, ()):
+        if ask.claims and (held := session.claimed.refused(ask)) is not None:
+            session.unexplained.append((ask, tuple((slot.member, slot.index) for slot in ask.slots), held))
+            continue
         request = seen(ask)
         if request is not None and request in failed and ask.group not in session.stands:
             # As `attempt` would say: where many wait, nearly all are such.
@@ -143,6 +151,7 @@ def _whole(session: Session, ask: Ask) -> None:
     if isinstance(outcome, tuple):
         session.answers.append(Grant(ask.group, outcome))
         session.requests.placed(ask.group)
+        session.claimed.take(ask)
     else:
         known = session.view.topology.size
         keys = session.requests.whole(ask).keys if known else tuple((slot.member, slot.index) for slot in ask.slots)

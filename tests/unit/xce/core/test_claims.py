@@ -100,13 +100,13 @@ def test_a_group_claim_outlives_tries_and_epochs() -> None:
 def test_release_is_owed_until_confirmed_and_then_the_group_can_be_forgotten() -> None:
     """Scenario 13: the release is an obligation of the state, however often its provider fails."""
     stage = Stage()
-    stage.run(WITH)
+    stage.run(replace(WITH, claims=(replace(CKPT, retain=False),)))
     stage.exit("actor", code=0)
     stage.gone()
     assert stage.group().state is G.SUCCEEDED
     for _ in range(5):
         (release,) = stage.due(Release)
-        assert (release.claim, release.path, release.retain) == ("g1/ckpt", "/claims/g1/ckpt", True)
+        assert (release.claim, release.path, release.retain) == ("g1/ckpt", "/claims/g1/ckpt", False)
         stage.wait(48 * 3_600_000)
     assert "g1" in stage.state.groups, "it is not forgotten while something is owed"
     stage.claims_released()
