@@ -168,6 +168,27 @@ class JournalRegressed(JournalError):
     remedy = "members run on; restore the newer journal, or stop the agents if this one is really meant to take over"
 
 
+class OtherVersion(JournalError):
+    """Another version of gangflow made these decisions: that it would make the same ones is not to be expected."""
+
+    code = "other_version"
+    exit_code = 12
+    remedy = "replay with the version that decided"
+
+    def __init__(self, message: str, *, seq: int = 0, remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.seq = seq
+        """The first record of that version."""
+
+
+class ReplayDiverged(JournalError):
+    """A journal's inputs, decided again, gave something else than the journal has."""
+
+    code = "replay_diverged"
+    exit_code = 11
+    remedy = "keep the journal and the explanation: this is a fault of gangflow, or the journal was changed by hand"
+
+
 class SetupError(GangflowError):
     """Something on this machine cannot be started: Ray, an agent, a port."""
 
@@ -186,6 +207,14 @@ class GroupEnded(GangflowError):
         self.group = group
         self.state = state
         self.cause = cause
+
+
+class ChangeFailed(GangflowError):
+    """A change of targets that was waited for did not become DONE; what stood then is the target now."""
+
+    code = "change_failed"
+    exit_code = 1
+    remedy = "the message says why; the group goes on with what stands"
 
 
 class NoQuorum(GangflowError):

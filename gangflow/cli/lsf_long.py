@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from gangflow.cli.lsf_columns import SLOTS, hosts_text, slot_name, when
 from gangflow.cli.lsf_table import Layout
@@ -84,8 +85,18 @@ def host_lines(host: HostView) -> Iterator[str]:
 
 def event_line(event: EventView) -> str:
     """One record: seq, time, group, type, and its fields that are neither empty nor told already."""
+    words = record_words(event.data)
+    return f"{event.seq:>8}  {moment(event.at_ms)}  {event.group or '-':<6} {event.type:<18} {words}".rstrip()
+
+
+def moment(ms: int) -> str:
+    """`Nov 29 15:11:02.123`."""
+    return time.strftime("%b %d %H:%M:%S", time.localtime(ms / 1_000)) + f".{ms % 1_000:03d}"
+
+
+def record_words(data: Mapping[str, Any]) -> str:
+    """What a record says, its group left out: the slot first, then its fields that are not empty."""
     told = {"group"}
-    data = event.data
     task = data.get("task")
     words = []
     if isinstance(task, dict):
@@ -101,8 +112,7 @@ def event_line(event: EventView) -> str:
     for name, value in data.items():
         if name not in told and value not in ("", None, 0, False, [], {}, -1):
             words.append(f"{name}={_short(value)}")
-    at = time.strftime("%b %d %H:%M:%S", time.localtime(event.at_ms / 1_000)) + f".{event.at_ms % 1_000:03d}"
-    return f"{event.seq:>8}  {at}  {event.group or '-':<6} {event.type:<18} {' '.join(words)}".rstrip()
+    return " ".join(words)
 
 
 def _short(value: object) -> str:

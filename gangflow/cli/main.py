@@ -164,6 +164,23 @@ def down(
     take_down(console, home, every)
 
 
+@app.command()
+def replay(
+    journal: Annotated[Path, typer.Argument(help="A journal.db, or the home of a cluster; it may be in use.")],
+    begin: Annotated[
+        int, typer.Option("--from", min=0, help="Compare from this seq on; before it, take what was decided.")
+    ] = 0,
+    until: Annotated[int, typer.Option(min=0, help="As far as the batch that holds this seq; else to the end.")] = 0,
+    show: Annotated[str, typer.Option(metavar="GROUP", help="Print this group (id or name) as it was then.")] = "",
+    force: Annotated[bool, typer.Option(help="Compare what another version of gangflow decided, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything, as JSON.")] = False,
+) -> None:
+    """Decide a journal's inputs again and compare byte for byte; exit code 0: the same, 11: not, 12: another version's."""
+    from gangflow.cli.replaying import run_replay
+
+    run_replay(journal, begin, until, show, force=force, as_json=as_json)
+
+
 def _later(name: str, what: str) -> None:
     @app.command(name, hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
     def refuse() -> None:
@@ -174,7 +191,6 @@ def _later(name: str, what: str) -> None:
 for _name, _what in (
     ("plan", "planning before submission"),
     ("simulate", "the simulator"),
-    ("replay", "replay of a journal"),
     ("scale", "scaling a running group"),
     ("init", "copying a recipe"),
 ):

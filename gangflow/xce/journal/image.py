@@ -19,8 +19,20 @@ from gangflow.errors import JournalError
 from gangflow.xce.core.state import State
 from gangflow.xce.journal.record import Upgrade, upgrade
 
-VERSION = 1
-UPGRADES: dict[int, Upgrade] = {}
+VERSION = 2
+
+
+def _with_extents(state: dict[str, Any]) -> dict[str, Any]:
+    """1 → 2: groups had no `extents` (and no slot was ever scaled away)."""
+    for group in state.get("groups", {}).values():
+        extents: dict[str, int] = {}
+        for member, index in group.get("slots", {}):
+            extents[member] = max(extents.get(member, 0), index + 1)
+        group["extents"] = list(extents.items())
+    return state
+
+
+UPGRADES: dict[int, Upgrade] = {1: _with_extents}
 """As `record.UPGRADES`, for the plain form of a state."""
 
 

@@ -7,7 +7,7 @@ reads the decisions (`events`); a replay feeds the inputs again and compares.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,10 @@ class _Document(msgspec.Struct):
     events: list[_Item]
 
 
+class _Head(msgspec.Struct):
+    code: str
+
+
 class _Decisions(msgspec.Struct):
     first_seq: int
     term: int
@@ -72,6 +76,7 @@ class _Decisions(msgspec.Struct):
 _encoder = msgspec.json.Encoder()
 _document = msgspec.json.Decoder(_Document)
 _decisions = msgspec.json.Decoder(_Decisions)
+_head = msgspec.json.Decoder(_Head)
 # One decoder a type: building one costs more than a thousand decodes.
 _inputs: dict[str, msgspec.json.Decoder[Any]] = {name: msgspec.json.Decoder(kind) for name, kind in INPUTS.items()}
 _events: dict[str, msgspec.json.Decoder[Any]] = {name: msgspec.json.Decoder(kind) for name, kind in EVENTS.items()}
@@ -95,6 +100,27 @@ def encode(batch: Batch) -> bytes:
             "events": [{"type": type(value).__name__, "data": value} for value in batch.events],
         }
     )
+
+
+def plain_events(events: Sequence[Event]) -> list[bytes]:
+    """Each event as it stands in a record."""
+    return [_encoder.encode({"type": type(value).__name__, "data": value}) for value in events]
+
+
+def written_events(raw: bytes) -> list[bytes]:
+    """The events of a record, byte for byte as they stand there; none where they stand in no form of this version's."""
+    try:
+        return [b'{"type":"%s","data":%s}' % (item.type.encode(), item.data) for item in _decisions.decode(raw).events]
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return []
+
+
+def code_of(raw: bytes) -> str:
+    """The version of gangflow that wrote a record; empty when it does not say."""
+    try:
+        return _head.decode(raw).code
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
 
 
 def decode(raw: bytes, digest: bytes = b"", *, inputs: bool = True) -> Batch:

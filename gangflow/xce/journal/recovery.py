@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gangflow.errors import JournalCorrupt, JournalError
@@ -10,7 +11,7 @@ from gangflow.xce.core.evolve import absorb
 from gangflow.xce.core.lifecycle import InvalidTransition
 from gangflow.xce.core.state import State
 from gangflow.xce.journal import image
-from gangflow.xce.journal.store import Journal
+from gangflow.xce.journal.store import Records
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +27,11 @@ class Recovered:
     notes: tuple[str, ...] = ()
 
 
-def recover(journal: Journal) -> Recovered:
+def recover(journal: Records) -> Recovered:
     """The state after the journal's last event. JournalCorrupt if a record after the image, or all of what is needed to begin,
     cannot be trusted; nothing is written."""
     notes: list[str] = []
-    start = _newest(journal, notes)
+    start = next(usable_images(journal, notes), None)
     if start is None and journal.horizon:
         reasons = "; ".join(notes) or "there is none"
         raise JournalCorrupt(
@@ -52,7 +53,8 @@ def recover(journal: Journal) -> Recovered:
     return Recovered(draft.freeze(), seq, image_seq, batches, tuple(notes))
 
 
-def _newest(journal: Journal, notes: list[str]) -> image.Image | None:
+def usable_images(journal: Records, notes: list[str]) -> Iterator[image.Image]:
+    """The state images that can be believed, newest first; why one is passed over goes into `notes`."""
     for seq in journal.image_seqs():
         try:
             found = image.decode(journal.image(seq))
@@ -61,5 +63,4 @@ def _newest(journal: Journal, notes: list[str]) -> image.Image | None:
         except JournalError as error:
             notes.append(f"{error}; falling back")
         else:
-            return found
-    return None
+            yield found

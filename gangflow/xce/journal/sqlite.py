@@ -16,17 +16,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from gangflow.errors import JournalCorrupt, JournalError, JournalFull, JournalLocked
-from gangflow.xce.journal.record import Batch, chain, decode, encode
-from gangflow.xce.journal.store import Stamped
-
-SCHEMA = 1
-BUSY_MS = 2_000
-"""How long a foreign lock on the file (somebody looks at it with another program) is waited for."""
-PAGE = 256
-"""Batches read under one lock: keeps a long read from holding up the others."""
+from gangflow.errors import JournalError, JournalLocked
+from gangflow.xce.journal.record import Batch, chain, encode
+from gangflow.xce.journal.sqlite_records import BUSY_MS, SCHEMA, SqliteRecords
 
 _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -34,29 +27,17 @@ CREATE TABLE batches (first_seq INTEGER PRIMARY KEY, last_seq INTEGER NOT NULL, 
                       record BLOB NOT NULL);
 CREATE TABLE images (seq INTEGER PRIMARY KEY, image BLOB NOT NULL);
 """
-# The casts: a value whose type was changed on disk must fail its digest, not this code.
-_FROM = """SELECT first_seq, last_seq, CAST(digest AS BLOB), CAST(record AS BLOB) FROM batches
-WHERE first_seq >= coalesce((SELECT max(first_seq) FROM batches WHERE first_seq <= ?), 0) ORDER BY first_seq LIMIT ?"""
-# EFBIG and EDQUOT (a file-size limit, a quota) reach us as a failed write; a full tmpfs may show in the -shm file first.
-_FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE})
-_LOCKED = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
-_CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-_Row = tuple[int, int, bytes, bytes]
 PRIVATE = 0o600
 
 
-class SqliteJournal:
+class SqliteJournal(SqliteRecords):
     """`store.Journal` in one file. Opens it, or makes it with a new `cluster_id`; JournalLocked if another process has it."""
 
     def __init__(self, path: Path | str, *, cluster_id: str = "") -> None:
         """`cluster_id` names a journal that is made here; an existing one keeps its own."""
         self.path = Path(path)
-        self._cluster_id = ""
-        self._seq = self._horizon = 0
-        self._digest = self._base = b""
-        self._closed = False
+        self._begin()
         self._writing = threading.Lock()
-        self._reading = threading.Lock()
         self._lock_fd = _lock(self.path)
         try:
             _keep_private(self.path)
@@ -71,20 +52,6 @@ class SqliteJournal:
         except BaseException:
             os.close(self._lock_fd)
             raise
-
-    # --- what it is ---------------------------------------------------------------------------------------------------
-
-    @property
-    def cluster_id(self) -> str:
-        return self._cluster_id
-
-    @property
-    def seq(self) -> int:
-        return self._seq
-
-    @property
-    def horizon(self) -> int:
-        return self._horizon
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -108,49 +75,26 @@ class SqliteJournal:
             db.execute("INSERT OR REPLACE INTO images VALUES (?, ?)", (seq, image))
             db.execute("DELETE FROM images WHERE seq NOT IN (SELECT seq FROM images ORDER BY seq DESC LIMIT ?)", (keep,))
 
-    def forget(self, before_ms: int) -> int:
+    def forget(self, before_ms: int, keep_bytes: int = 0) -> int:
         with self._writing, self._transaction() as db:
-            last = db.execute(
-                "SELECT last_seq, digest FROM batches WHERE at_ms < ? AND last_seq <= (SELECT min(seq) FROM images)"
-                " ORDER BY first_seq DESC LIMIT 1",
-                (before_ms,),
-            ).fetchone()
+            covered = db.execute("SELECT min(seq) FROM images").fetchone()[0] or 0
+            old = _last_old(db, before_ms, covered)
+            surplus = _last_surplus(db, _used_bytes(db) - keep_bytes, covered) if keep_bytes else None
+            last = max(filter(None, (old, surplus)), default=None)
             if last is not None:
                 _set(db, "base_seq", last[0])
                 _set(db, "base_digest", last[1])
                 db.execute("DELETE FROM batches WHERE last_seq <= ?", (last[0],))
         if last is not None:
-            self._horizon, self._base = int(last[0]), bytes(last[1])
-        return self._horizon
+            self._origin = last
+        return self.horizon
 
-    # --- reading ------------------------------------------------------------------------------------------------------
-
-    def batches(self, after: int = 0, *, inputs: bool = True) -> Iterator[Batch]:
-        for _, _, digest, record in self._rows(after, PAGE):
-            yield decode(record, digest, inputs=inputs)
-
-    def events(self, after: int, limit: int) -> list[Stamped]:
-        found: list[Stamped] = []
-        for _, _, _, record in self._rows(after, min(PAGE, limit)):
-            batch = decode(record, inputs=False)
-            stamped = (Stamped(seq, batch.now_ms, event) for seq, event in enumerate(batch.events, batch.first_seq))
-            found.extend(each for each in stamped if each.seq > after)
-            if len(found) >= limit:
-                break
-        return found
-
-    def digest_at(self, seq: int) -> bytes:
-        if seq == self._horizon:
-            return self._base
-        row = self._read("SELECT CAST(digest AS BLOB) FROM batches WHERE first_seq <= ? AND last_seq = ?", (seq, seq), seq)
-        return bytes(row[0][0]) if row else b""
-
-    def image_seqs(self) -> list[int]:
-        return [seq for (seq,) in self._read("SELECT seq FROM images ORDER BY seq DESC", (), 0)]
-
-    def image(self, seq: int) -> bytes:
-        rows = self._read("SELECT CAST(image AS BLOB) FROM images WHERE seq = ?", (seq,), 0)
-        return bytes(rows[0][0]) if rows else b""
+    def shrink(self) -> None:
+        """Give what is free inside the file back to the disk. Needs as much space again while it lasts; JournalFull if there is
+        none, and then all is as it was."""
+        with self._writing, self._translated(0):
+            self._writer.execute("VACUUM")
+            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
         if not self._closed:
@@ -186,51 +130,7 @@ class SqliteJournal:
             _set(db, "base_digest", root)
             db.execute("COMMIT")
             _sync_folder(self.path.parent)
-        meta = dict(db.execute("SELECT name, value FROM meta").fetchall())
-        if meta.get("schema", 0) > SCHEMA:
-            raise JournalError(f"{self.path} has schema {meta['schema']}, made by a newer gangflow; this one reads {SCHEMA}")
-        try:
-            self._cluster_id = str(meta["cluster_id"])
-            self._seq, self._digest = int(meta["head_seq"]), bytes(meta["head_digest"])
-            self._horizon, self._base = int(meta["base_seq"]), bytes(meta["base_digest"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise JournalCorrupt(f"{self.path}: its table of contents is damaged ({error!r})") from error
-        last = db.execute("SELECT last_seq, digest FROM batches ORDER BY first_seq DESC LIMIT 1").fetchone()
-        end = last or (self._horizon, self._base)
-        if end != (self._seq, self._digest):
-            raise JournalCorrupt(
-                f"{self.path} ends at seq {end[0]}, but {self._seq} was written", seq=min(end[0], self._seq) + 1
-            )
-
-    def _rows(self, after: int, page: int) -> Iterator[_Row]:
-        """The rows from the batch that holds `after + 1` on; JournalCorrupt at the first that does not continue the chain."""
-        after = max(after, self._horizon)
-        position: tuple[int, bytes] | None = None
-        seen = -1
-        while True:
-            rows: list[_Row] = self._read(_FROM, (after + 1, page), after + 1)
-            if rows and rows[0][0] == seen:
-                # The page before was full and there is no other: nothing holds `after + 1`, so its last row was found again.
-                return
-            for row in rows:
-                first, last, digest, record = row
-                if position is None:
-                    position = (first - 1, self.digest_at(first - 1))
-                if first != position[0] + 1 or chain(position[1], record) != digest:
-                    bad = min(first, position[0] + 1)
-                    raise JournalCorrupt(
-                        f"{self.path}: the record at seq {bad} does not continue the chain of digests", seq=bad
-                    )
-                position = (last, digest)
-                if last > after:
-                    yield row
-            if len(rows) < page:
-                return
-            seen, after = rows[-1][0], rows[-1][1]
-
-    def _read(self, query: str, values: tuple[int, ...], seq: int) -> list[Any]:
-        with self._reading, self._translated(seq):
-            return self._reader.execute(query, values).fetchall()
+        self._take_contents(db)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -244,20 +144,39 @@ class SqliteJournal:
                     self._writer.execute("ROLLBACK")
                 raise
 
-    @contextmanager
-    def _translated(self, seq: int) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            code = getattr(error, "sqlite_errorcode", None)
-            what = f"{self.path}: {error}"
-            if code in _FULL:
-                raise JournalFull(f"{what}; nothing of this batch was kept") from error
-            if code is not None and code & 0xFF in _LOCKED:
-                raise JournalLocked(f"{what}: another program holds a lock on the file") from error
-            if code is not None and code & 0xFF in _CORRUPT:
-                raise JournalCorrupt(f"{what} (at seq {seq})" if seq else what, seq=seq) from error
-            raise JournalError(f"{what} ({getattr(error, 'sqlite_errorname', 'unknown')})") from error
+
+def _last_old(db: sqlite3.Connection, before_ms: int, covered: int) -> tuple[int, bytes] | None:
+    """(last_seq, digest) of the newest batch that is older than that, and covered by an image."""
+    # From the oldest on: this looks at what goes and one more. (Times never run backwards within a journal.)
+    stays = db.execute(
+        "SELECT first_seq FROM batches WHERE at_ms >= ? OR last_seq > ? ORDER BY first_seq LIMIT 1", (before_ms, covered)
+    ).fetchone()
+    return _last_before(db, stays[0] if stays is not None else covered + 1)
+
+
+def _last_surplus(db: sqlite3.Connection, surplus: int, covered: int) -> tuple[int, bytes] | None:
+    """The same for the oldest batches that are so many bytes together."""
+    stays = 0
+    sizes = "SELECT last_seq, length(record) FROM batches WHERE last_seq <= ? ORDER BY first_seq"
+    for last_seq, size in db.execute(sizes, (covered,)) if surplus > 0 else ():
+        surplus -= size
+        stays = last_seq + 1
+        if surplus <= 0:
+            break
+    return _last_before(db, stays)
+
+
+def _last_before(db: sqlite3.Connection, seq: int) -> tuple[int, bytes] | None:
+    found = db.execute(
+        "SELECT last_seq, digest FROM batches WHERE first_seq < ? ORDER BY first_seq DESC LIMIT 1", (seq,)
+    ).fetchone()
+    return (int(found[0]), bytes(found[1])) if found is not None else None
+
+
+def _used_bytes(db: sqlite3.Connection) -> int:
+    """Of the file, what is not free inside it."""
+    pages, free, size = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size"))
+    return int((pages - free) * size)
 
 
 def _set(db: sqlite3.Connection, name: str, value: object) -> None:

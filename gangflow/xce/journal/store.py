@@ -19,11 +19,22 @@ class Stamped:
     event: Event
 
 
-class Journal(Protocol):
-    """An append-only log of batches with a chained digest, and images of the state beside it.
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A batch as it was written (`record.decode` reads it); it continues the chain of digests."""
 
-    Blocking, and safe to call from several threads. Raises JournalFull, JournalLocked, JournalCorrupt or, for what cannot be
-    told apart further, JournalError; after JournalFull and JournalLocked nothing was written and the call may be repeated.
+    first_seq: int
+    last_seq: int
+    digest: bytes
+    """Of everything up to and including it."""
+    raw: bytes
+
+
+class Records(Protocol):
+    """What can be read of a journal: an append-only log of batches with a chained digest, and images of the state beside it.
+
+    Blocking, and safe to call from several threads. Raises JournalLocked, JournalCorrupt or, for what cannot be told apart
+    further, JournalError.
     """
 
     @property
@@ -41,8 +52,8 @@ class Journal(Protocol):
         """Events up to here are not kept any more; 0 when all are."""
         ...
 
-    def append(self, batch: Batch) -> Batch:
-        """Make one batch durable, all of it or nothing; returns it with its digest. ValueError if it does not come next."""
+    def records(self, after: int = 0) -> Iterator[Record]:
+        """The records from the one that holds `after + 1` on, each checked against the chain."""
         ...
 
     def batches(self, after: int = 0, *, inputs: bool = True) -> Iterator[Batch]:
@@ -65,14 +76,24 @@ class Journal(Protocol):
         """The bytes that `save_image` got."""
         ...
 
+    def close(self) -> None:
+        """Let go of the journal; it can be called twice."""
+        ...
+
+
+class Journal(Records, Protocol):
+    """What a controller needs beside: to write. After JournalFull and JournalLocked nothing was written, and the call may be
+    repeated."""
+
+    def append(self, batch: Batch) -> Batch:
+        """Make one batch durable, all of it or nothing; returns it with its digest. ValueError if it does not come next."""
+        ...
+
     def save_image(self, seq: int, image: bytes, keep: int) -> None:
         """Keep the image, and the `keep` newest of all of them."""
         ...
 
-    def forget(self, before_ms: int) -> int:
-        """Drop batches from before that time that the oldest image covers; returns the new horizon."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the journal; it can be called twice."""
+    def forget(self, before_ms: int, keep_bytes: int = 0) -> int:
+        """Drop batches from before that time, and the oldest of those that are more than `keep_bytes` (0: no limit), as far as
+        the oldest image covers them; returns the new horizon."""
         ...

@@ -12,7 +12,7 @@ import pytest
 from gangflow.errors import JournalCorrupt, JournalError, JournalLocked
 from gangflow.xce.core.events import HostExcluded
 from gangflow.xce.core.inputs import Tick
-from gangflow.xce.journal import sqlite
+from gangflow.xce.journal import sqlite_records
 from gangflow.xce.journal.record import Batch
 from gangflow.xce.journal.sqlite import SqliteJournal
 
@@ -53,7 +53,7 @@ def test_every_number_of_batches_is_read_whatever_the_page(
     path: Path, monkeypatch: pytest.MonkeyPatch, page: int, size: int
 ) -> None:
     """Scenario 84 found it: a journal of exactly one page of batches was called corrupt, and its controller did not start."""
-    monkeypatch.setattr(sqlite, "PAGE", page)
+    monkeypatch.setattr(sqlite_records, "PAGE", page)
     journal = SqliteJournal(path)
     try:
         made: list[Batch] = []
