@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from gangflow.xce.core.plan import Access, Pack, TaskTerm
-from gangflow.xce.core.state import Reason, Task
+from gangflow.xce.core.state import Reason, State, Task
 
 
 class AskKind(IntEnum):
@@ -73,3 +74,7 @@ class Refusal:
     reason: Reason
     slots: tuple[tuple[str, int], ...] = ()
     """The slots that it speaks of (RECOVERY, SURPLUS); all of them for MINIMUM."""
+
+
+Schedule = Callable[[State, Sequence[Ask]], Sequence[Grant | Refusal]]
+"""One scheduler session over an immutable state: each ask is granted, or refused with its reason."""
