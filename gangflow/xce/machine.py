@@ -23,6 +23,7 @@ from gangflow.xce.core import (
     operate_hosts,
     overrun,
     retention,
+    scale,
     standalone,
     suspend,
     tasks,
@@ -104,6 +105,7 @@ COMMANDS: dict[type, Callable[[Turn, Any], Reply]] = {
     inp.ResumeGroup: suspend.resume,
     inp.RestartGroup: operate.restart_group,
     inp.StopMember: operate.stop_member,
+    inp.ScaleGroup: scale.scale,
     inp.DrainSlot: operate.drain_slot,
     inp.LiftExclusion: operate.lift,
     inp.CloseHost: operate_hosts.close,
@@ -134,7 +136,7 @@ REPORTS: dict[type, Callable[[Turn, Any], None]] = {
 def handle(state: State, inputs: Sequence[Input], now_ms: int, scheduler: Scheduler, index: Index | None = None) -> Decision:
     """One step. `index`, if given, must follow `state`. Raises InvalidTransition, which is a fault of this program."""
     index = index if index is not None else Index(state)
-    turn = Turn(state, max(now_ms, state.now_ms), index, getattr(scheduler, "never_fits", None))
+    turn = Turn(state, max(now_ms, state.now_ms), index, getattr(scheduler, "never_fits", None), scheduler.decide)
     try:
         replies = tuple(_take(turn, one) for one in inputs)
         _time(turn, index)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gangflow.xce.core.claims import release_all
-from gangflow.xce.core.counts import STARTED, ready, satisfied, started
+from gangflow.xce.core.counts import STARTED, holds, ready, satisfied, started
 from gangflow.xce.core.events import BudgetSpent, FloorCrossed, GroupChanged
 from gangflow.xce.core.floors import below, floor_of, watched
 from gangflow.xce.core.judge import end_group, restart_role
@@ -11,14 +11,14 @@ from gangflow.xce.core.plan import Action, Cause, MemberKind
 from gangflow.xce.core.policy import escalate, find_rule
 from gangflow.xce.core.start import not_ready_message
 from gangflow.xce.core.state import Exit, Group, GroupState, Next, Slot, SlotState
-from gangflow.xce.core.teardown import stop
+from gangflow.xce.core.teardown import drained, stop_all
 from gangflow.xce.core.turn import Turn
 
 G, S = GroupState, SlotState
 
 
 def outcome(group: Group) -> GroupState | None:
-    """SUCCEEDED or FAILED once every primary job is DONE, or EXIT and tolerated; None: it goes on."""
+    """SUCCEEDED or FAILED once every primary job is DONE, or EXIT and tolerated, or was stopped; None: it goes on."""
     done = primary = 0
     for member in group.plan.members:
         if member.kind is not MemberKind.JOB or not member.primary:
@@ -27,6 +27,8 @@ def outcome(group: Group) -> GroupState | None:
         slot = group.slots[member.name, 0]
         if slot.state is S.DONE:
             done += 1
+        elif member.name in group.stopped:
+            continue
         elif slot.state is not S.RETIRED or slot.key not in group.tolerated:
             return None
     if not primary:
@@ -47,7 +49,7 @@ def follow(turn: Turn, group_id: str) -> None:
     result = outcome(group)
     if result is not None:
         cause = "" if result is G.SUCCEEDED else Cause.APP_EXIT.value
-        text = "" if result is G.SUCCEEDED else "every primary job failed, and each exit was tolerated"
+        text = "" if result is G.SUCCEEDED else "every primary job failed, each exit tolerated, or was stopped"
         end_group(turn, group_id, result, cause, text, delay_ms=group.plan.termination_delay_ms)
     elif group.state is G.STARTING and turn.passed(group.until_ms):
         _start_timeout(turn, group)
@@ -59,9 +61,9 @@ def _start_timeout(turn: Turn, group: Group) -> None:
     """STARTING is bounded: a rule may restart the group for `not_ready`; anything weaker would not bound it."""
     late: list[Slot] = []
     for member in group.plan.members:
-        if ready(group, member) >= (1 if member.kind is MemberKind.JOB else member.min_replicas):
+        if holds(group, member, STARTED):
             continue
-        late.extend(slot for key, slot in group.slots.items() if key[0] == member.name and slot.state not in STARTED)
+        late.extend(slot for key, slot in group.slots.items() if key[0] == member.name and slot.state not in STARTED and not slot.out)
     first = next((slot for slot in late if slot.tasks), late[0])
     detail = not_ready_message(turn, group, first) if first.tasks else f"it is {first.state.value}"
     text = f"{first.member}[{first.index}] not ready after {group.plan.barrier.start_timeout_ms} ms: {detail}"
@@ -105,8 +107,7 @@ def _broken(turn: Turn, group: Group, member: str, rule: int, text: str) -> None
     until = turn.now_ms + verdict.backoff_ms
     if verdict.action is Action.RESTART_GROUP:
         turn.emit(GroupChanged(group.id, group.state, G.RESTARTING, "below_floor", text, until_ms=until))
-        for key in list(group.slots):
-            stop(turn, group.id, key, Next.RESTART)
+        stop_all(turn, group.id, Next.RESTART)
     elif verdict.action is Action.RESTART_ROLE:
         # Once per crossing: the clock of the floor starts anew.
         turn.emit(FloorCrossed(group.id, member, turn.now_ms))
@@ -120,7 +121,7 @@ def finish(turn: Turn, group_id: str) -> None:
     group = turn.draft.groups[group_id]
     for key, slot in list(group.slots.items()):
         if slot.state is S.DRAINING and slot.until_ms <= turn.now_ms:
-            stop(turn, group_id, key, Next.END)
+            drained(turn, group_id, key)
     group = turn.draft.groups[group_id]
     if any(slot.tasks or slot.live for slot in group.slots.values()):
         return

@@ -328,12 +328,13 @@ class SlotHeld:
 
 @dataclass(frozen=True, slots=True)
 class SlotWarned:
-    """The incarnation was told that its runtime limit is near."""
+    """The incarnation's runtime limit is near: its tasks in `left` are still to be told; when none is left, it was told."""
 
     group: str
     member: str
     index: int
     incarnation: int
+    left: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

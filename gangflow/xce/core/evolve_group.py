@@ -91,6 +91,9 @@ def changed(draft: Draft, event: ev.GroupChanged) -> None:
             # From here on the group waits as a whole: a reason of its own would say that its slot had been asked for already.
             if slot.state is SlotState.PENDING and slot.reason is not None:
                 slots[key] = replace(slot, reason=None)
+    if event.before is GroupState.SUSPENDED and event.state is GroupState.PENDING:
+        # Resumed: why it was suspended, and earlier tries, do not count any more.
+        fields |= {"attempt": 0, "cause": "", "message": ""}
     if event.state is GroupState.SUSPENDED:
         why = event.cause or group.cause or "user"
         fields |= {"reason": Reason(PendCode.SUSPENDED, f"suspended ({why}); waits for a resume")}

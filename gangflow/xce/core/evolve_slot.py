@@ -35,6 +35,7 @@ def placed(draft: Draft, event: ev.SlotPlaced) -> None:
         ready_ms=0,
         run_until_ms=0,
         warned=False,
+        to_warn=(),
     )
     if (event.member, event.index) in group.tolerated:
         # It runs again: its earlier exit is not what the group's result is made of.
@@ -80,16 +81,19 @@ def held(draft: Draft, event: ev.SlotHeld) -> None:
 
 
 def warned(draft: Draft, event: ev.SlotWarned) -> None:
-    """The warning was delivered."""
+    """The warning is due, or was delivered."""
     _, slots = draft.open(event.group)
     key = (event.member, event.index)
-    slots[key] = replace(slots[key], warned=True)
+    slots[key] = replace(slots[key], warned=not event.left, to_warn=event.left)
 
 
 def exited(draft: Draft, event: ev.SlotExited) -> None:
     """The incarnation is over, with how it ended."""
-    _, slots = draft.open(event.group)
+    group, slots = draft.open(event.group)
     key = (event.member, event.index)
+    if event.state is SlotState.DONE and key in group.tolerated:
+        # It finished while it drained, and was given up: what finished was not lost.
+        draft.put_group(replace(group, tolerated=tuple(other for other in group.tolerated if other != key)))
     old = slots[key]
     check_edge("slot", name(event.group, event.member, event.index), old.state, event.state)
     slots[key] = replace(

@@ -19,7 +19,7 @@ def floor_of(member: MemberPlan, rule: RulePlan) -> int:
 
 def watched(group: Group, member: MemberPlan) -> tuple[int, RulePlan] | None:
     """The rule (and its number) that watches the member's ready replicas: the first with a grace that speaks of it."""
-    if member.kind is MemberKind.JOB:
+    if member.kind is MemberKind.JOB or member.name in group.stopped:
         return None
     for number, rule in enumerate(group.plan.rules):
         if rule.floor_grace_ms > 0 and rule.member in ("", member.name) and rule.slot < 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from gangflow.xce.core.blame import blame, of_batch
 from gangflow.xce.core.claims import release_all
 from gangflow.xce.core.counts import ACTIVE, wanted
 from gangflow.xce.core.events import BudgetSpent, FailureJudged, GroupChanged
@@ -13,7 +14,7 @@ from gangflow.xce.core.index import in_order
 from gangflow.xce.core.plan import MACHINE_CAUSES, Action, Cause, MemberKind
 from gangflow.xce.core.policy import STRENGTH, Verdict, escalate, judge_one, scope
 from gangflow.xce.core.state import Group, GroupState, Next, SlotState
-from gangflow.xce.core.teardown import change, describe, stop
+from gangflow.xce.core.teardown import change, describe, drain, stop, stop_all, unwanted
 from gangflow.xce.core.turn import Failure, SlotId, Turn
 
 G, S = GroupState, SlotState
@@ -41,6 +42,12 @@ def judge(turn: Turn) -> None:
         if group.state not in ACTIVE:
             _record(turn, group, by_slot)
             continue
+        # What was told to go before it failed, and does not come back, matches no rule.
+        _record(turn, group, {key: one for key, one in by_slot.items() if unwanted(group, group.slots[key])})
+        by_slot = {key: one for key, one in by_slot.items() if not unwanted(group, group.slots[key])}
+        if not by_slot:
+            continue
+        hosts = of_batch(group, by_slot.items())
         cases = _verdicts(turn, group, by_slot)
         strongest = max(cases, key=lambda case: STRENGTH[case.verdict.action])
         if strongest.verdict.action is Action.FAIL_GROUP:
@@ -49,15 +56,16 @@ def judge(turn: Turn) -> None:
             _restart(turn, group, cases, strongest)
         else:
             _one_by_one(turn, group, cases)
+        if turn.draft.groups[group_id].state is not G.STOPPING:
+            blame(turn, group_id, hosts)
 
 
 def _record(turn: Turn, group: Group, failures: Mapping[SlotId, Failure]) -> None:
-    """The group is being taken down: nothing matches, and everybody keeps the `next` that it has."""
+    """These are being taken down already: nothing matches, and each goes on to what it was told to become."""
     for key, failure in failures.items():
         slot = group.slots[key]
         cause = failure.exit.cause or Cause.APP_EXIT
         turn.emit(FailureJudged(group.id, *key, slot.incarnation, cause, -1, "", describe(failure.exit)))
-        stop(turn, group.id, key, slot.next or Next.END, exit=failure.exit)
 
 
 def _verdicts(turn: Turn, group: Group, failures: Mapping[SlotId, Failure]) -> list[Judged]:
@@ -160,9 +168,7 @@ def _restart(turn: Turn, group: Group, cases: list[Judged], strongest: Judged) -
             until_ms=0 if to_placement else turn.now_ms + strongest.verdict.backoff_ms,
         )
     )
-    exits = {case.key: case.failure.exit for case in cases}
-    for key in list(group.slots):
-        stop(turn, group.id, key, following, exit=exits.get(key))
+    stop_all(turn, group.id, following, {case.key: case.failure.exit for case in cases})
 
 
 def _one_by_one(turn: Turn, group: Group, cases: list[Judged]) -> None:
@@ -179,19 +185,21 @@ def _one_by_one(turn: Turn, group: Group, cases: list[Judged]) -> None:
         following = Next.BACKOFF
         if role is None and case.verdict.action is Action.TOLERATE:
             following, until = Next.RETIRE, 0
-        stop(turn, group.id, case.key, following, until_ms=until, exit=case.failure.exit)
+        down = drain if case.cause is Cause.DRAINED else stop
+        down(turn, group.id, case.key, following, until_ms=until, exit=case.failure.exit)
     for member, case in roles.items():
         restart_role(turn, group.id, member, turn.now_ms + case.verdict.backoff_ms)
 
 
 def restart_role(turn: Turn, group_id: str, member: str, until_ms: int) -> None:
     """Restart all slots of a member: those that run, and those that were given up. What is on its way up already is."""
-    for key, slot in list(turn.draft.groups[group_id].slots.items()):
+    group = turn.draft.groups[group_id]
+    for key, slot in list(group.slots.items()):
         if key[0] != member:
             continue
         if slot.state in (S.STARTING, S.RUNNING, S.READY):
             stop(turn, group_id, key, Next.BACKOFF, until_ms=until_ms)
-        elif slot.state is S.RETIRED:
+        elif slot.state is S.RETIRED and not unwanted(group, slot):
             stop(turn, group_id, key, Next.PLACE)
 
 
@@ -199,7 +207,7 @@ def end_group(turn: Turn, group_id: str, goal: GroupState, cause: str, text: str
     """Take the whole group down towards a terminal state; slots that run get `delay_ms` first."""
     group = turn.draft.groups[group_id]
     if group.state is not G.STOPPING:
-        if group.state is G.PENDING and not any(slot.tasks for slot in group.slots.values()):
+        if group.state in (G.PENDING, G.SUSPENDED) and not any(slot.tasks for slot in group.slots.values()):
             for key in list(group.slots):
                 stop(turn, group_id, key, Next.END)
             turn.emit(GroupChanged(group_id, group.state, goal, cause, text))

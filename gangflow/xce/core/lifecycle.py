@@ -113,6 +113,7 @@ SLOT: Mapping[SlotState, Mapping[SlotState, str]] = {
     S.DRAINING: {
         S.STOPPING: "its time to drain is over, or its group restarts, is suspended or ends",
         S.EXIT: "it ended by itself",
+        S.DONE: "a job, every task ended with 0",
         S.LOST: "a host or agent of it is lost",
     },
     S.STOPPING: {

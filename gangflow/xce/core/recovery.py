@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gangflow.xce.core.claims import release_bound
-from gangflow.xce.core.counts import ACTIVE, BEFORE_START, minimum, slots_of
+from gangflow.xce.core.counts import ACTIVE, AT_REST, BEFORE_START, required, slots_of
 from gangflow.xce.core.events import GroupChanged
+from gangflow.xce.core.overrun import ran_out, warn
 from gangflow.xce.core.plan import Cause
 from gangflow.xce.core.reach import on_usable_hosts
 from gangflow.xce.core.start import (
@@ -17,7 +18,7 @@ from gangflow.xce.core.start import (
     start_slot,
 )
 from gangflow.xce.core.state import Exit, Group, GroupState, Next, Slot, SlotState
-from gangflow.xce.core.teardown import change, stop
+from gangflow.xce.core.teardown import change, drained, stop, stop_all
 from gangflow.xce.core.turn import SlotId, Turn
 
 G, S = GroupState, SlotState
@@ -28,7 +29,7 @@ def overdue(turn: Turn, group: Group) -> None:
     if group.state not in ACTIVE:
         return
     for slot in group.slots.values():
-        if not turn.passed(slot.until_ms):
+        if ran_out(turn, group, slot) or not turn.passed(slot.until_ms):
             continue
         plan = group.plan.member(slot.member)
         if slot.state in (S.STARTING, S.RUNNING):
@@ -45,12 +46,16 @@ def advance(turn: Turn, group_id: str) -> None:
     for key in list(turn.draft.groups[group_id].slots):
         group = turn.draft.groups[group_id]
         slot = group.slots[key]
+        if slot.run_until_ms:
+            warn(turn, group, slot)
         if slot.state is S.PREPARED and fit_to_start(turn, group, slot):
             start_slot(turn, group_id, key)
         elif slot.state is S.BACKOFF and slot.until_ms <= turn.now_ms:
             _again(turn, group, slot)
-        elif slot.state is S.PENDING and (slot.tasks or slot.until_ms):
+        elif slot.state is S.PENDING and (slot.tasks or slot.until_ms) and slot.next is not Next.SCALE:
             _first_claim(turn, group, slot)
+        elif slot.state is S.DRAINING and slot.until_ms <= turn.now_ms:
+            drained(turn, group_id, key)
 
 
 def _again(turn: Turn, group: Group, slot: Slot) -> None:
@@ -84,8 +89,7 @@ def back_to_placement(turn: Turn, group: Group) -> None:
     """No job runs here any more: the group waits as a whole again, as one whose restart found no place."""
     text = f"nothing of it runs, and no lost place came back within {group.plan.recovery_timeout_ms} ms"
     turn.emit(GroupChanged(group.id, group.state, G.RESTARTING, "recovery_timeout", text))
-    for key in list(group.slots):
-        stop(turn, group.id, key, Next.PLACE)
+    stop_all(turn, group.id, Next.PLACE)
 
 
 # --- a group that is RESTARTING ------------------------------------------------------------------------------------------
@@ -113,17 +117,17 @@ def restart(turn: Turn, group_id: str) -> None:
 
 def all_gone(group: Group) -> bool:
     """No slot of the group is live, prepared, or between incarnations."""
-    return all(slot.state is S.PENDING for slot in group.slots.values())
+    return all(slot.state in AT_REST for slot in group.slots.values())
 
 
 def to_replace(turn: Turn, group: Group) -> list[SlotId]:
     """The slots of a restarting group that need another place before it can start: a minimum that is not held."""
     lacking: list[SlotId] = []
     for member in group.plan.members:
-        slots = slots_of(group, member)
+        slots = [slot for slot in slots_of(group, member) if slot.state is S.PENDING]
         kept = [slot for slot in slots if slot.tasks and on_usable_hosts(turn, group, slot)]
         without = [slot.key for slot in slots if not slot.tasks or not on_usable_hosts(turn, group, slot)]
-        lacking.extend(without[: max(0, minimum(member) - len(kept))])
+        lacking.extend(without[: max(0, required(group, member) - len(kept))])
     return lacking
 
 
@@ -135,8 +139,7 @@ def _claim_lost_places(turn: Turn, group: Group) -> None:
         names = ", ".join(f"{member}[{index}]" for member, index in lacking)
         text = f"no place for {names} within {group.plan.recovery_timeout_ms} ms"
         turn.emit(GroupChanged(group.id, group.state, G.PENDING, "recovery_timeout", text))
-        for key in list(group.slots):
-            stop(turn, group.id, key, Next.PLACE)
+        stop_all(turn, group.id, Next.PLACE)
         return
     for key in lacking:
         slot = turn.draft.groups[group.id].slots[key]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from gangflow.xce.core import claims, standalone, suspend
-from gangflow.xce.core.asking import Schedule, session, unanswered
+from gangflow.xce.core import claims, scale_steps, standalone, suspend
+from gangflow.xce.core.asking import session, unanswered
+from gangflow.xce.core.asks import Schedule
 from gangflow.xce.core.counts import ACTIVE
 from gangflow.xce.core.ending import finish, follow
 from gangflow.xce.core.events import GroupChanged
@@ -50,6 +51,9 @@ def _move(turn: Turn) -> None:
 
 
 def _step(turn: Turn, group: Group) -> None:
+    if group.changes:
+        scale_steps.follow(turn, group.id)
+        group = turn.draft.groups[group.id]
     if group.state is G.PENDING and group.until_ms and group.until_ms <= turn.now_ms:
         turn.emit(GroupChanged(group.id, G.PENDING, G.PENDING))
     elif group.state is G.PREPARING:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gangflow.xce.core.asks import Grant
 from gangflow.xce.core.claims import release_bound, unready_claim, want
-from gangflow.xce.core.counts import ACTIVE, BEFORE_START, minimum, slots_of
+from gangflow.xce.core.counts import ACTIVE, BEFORE_START, required, slots_of
 from gangflow.xce.core.events import BarrierReleased, GroupPlaced, SlotPlaced, TryVoided
 from gangflow.xce.core.judge import end_group
 from gangflow.xce.core.policy import grow
@@ -88,7 +88,7 @@ def _complete(turn: Turn, group: Group) -> bool:
         if slot.state in BEFORE_START and not fit_to_start(turn, group, slot):
             return False
     for member in group.plan.members:
-        if sum(1 for slot in slots_of(group, member) if slot.state is S.PREPARED) < minimum(member):
+        if sum(1 for slot in slots_of(group, member) if slot.state is S.PREPARED) < required(group, member):
             return False
     return True
 
@@ -103,8 +103,9 @@ def _release(turn: Turn, group: Group) -> None:
 def start_slot(turn: Turn, group_id: str, key: SlotId) -> None:
     """The slot may start; its ready timeout runs from here."""
     group, slot = now_slot(turn, group_id, key)
-    until = turn.now_ms + group.plan.member(slot.member).ready_timeout_ms
-    change(turn, group, slot, S.STARTING, until_ms=until)
+    member = group.plan.member(slot.member)
+    run_until = turn.now_ms + member.runtime_limit_ms if member.runtime_limit_ms else 0
+    change(turn, group, slot, S.STARTING, until_ms=turn.now_ms + member.ready_timeout_ms, run_until_ms=run_until)
 
 
 def void(turn: Turn, group: Group, setback: Setback) -> None:

@@ -8,7 +8,7 @@ from gangflow.xce.core.events import SlotExited, SupersededGone, TaskMoved, Task
 from gangflow.xce.core.evolve_group import number
 from gangflow.xce.core.plan import Cause, MemberKind, MemberPlan
 from gangflow.xce.core.state import Exit, Group, GroupState, Next, Slot, SlotState, Task, TaskKey, TaskPhase
-from gangflow.xce.core.teardown import change, confirm, now_slot, stop
+from gangflow.xce.core.teardown import change, confirm, drained, now_slot, stop
 from gangflow.xce.core.turn import Turn, task_key
 
 S, P = SlotState, TaskPhase
@@ -179,11 +179,15 @@ def exited(turn: Turn, report: inp.TaskExited) -> None:
     if slot.state in BEFORE_START:
         _not_started(turn, group, slot, report.host, report.message or "its agent gave up what was prepared")
         return
-    if slot.state not in RUNS:
-        confirm(turn, group.id, slot.key, _exit(turn, slot, report, None))
-        return
     member = group.plan.member(slot.member)
     cause = failed(member, report)
+    if slot.state is S.DRAINING and not gone(slot):
+        if cause is not None:
+            drained(turn, group.id, slot.key)
+        return
+    if slot.state not in RUNS and (slot.state is not S.DRAINING or cause is not None):
+        confirm(turn, group.id, slot.key, _exit(turn, slot, report, None))
+        return
     if cause is not None:
         turn.fail(group, slot, _exit(turn, slot, report, cause), report.host)
     elif gone(slot) and slot.key not in turn.failures.get(group.id, {}):

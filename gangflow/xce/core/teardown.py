@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from gangflow.xce.core.changes import keeps
 from gangflow.xce.core.claims import release_of_slot
 from gangflow.xce.core.counts import ACTIVE, gone
 from gangflow.xce.core.events import SlotChanged, SlotExited, TaskMoved
 from gangflow.xce.core.reach import reachable
-from gangflow.xce.core.state import Exit, Group, Next, Slot, SlotState, TaskPhase
+from gangflow.xce.core.state import Exit, Group, GroupState, Next, Slot, SlotState, TaskPhase
 from gangflow.xce.core.turn import SlotId, Turn, task_key
 
 S = SlotState
 FREEING = frozenset({Next.PLACE, Next.RETIRE, Next.END})
+COMES_BACK = frozenset({Next.BACKOFF, Next.RESTART, Next.PLACE})
 
 
 def now_slot(turn: Turn, group_id: str, key: SlotId) -> tuple[Group, Slot]:
@@ -32,6 +35,7 @@ def change(
     message: str = "",
     freed: bool = False,
     exit: Exit | None = None,
+    run_until_ms: int = 0,
 ) -> None:
     """Emit one edge of a slot."""
     turn.emit(
@@ -47,14 +51,29 @@ def change(
             message,
             freed and bool(slot.tasks),
             exit,
+            run_until_ms,
         )
     )
+
+
+def unwanted(group: Group, slot: Slot) -> bool:
+    """Scaled away, or of a member that a user stopped: whatever happens to it, it does not come back by itself."""
+    return slot.out or slot.member in group.stopped
+
+
+def destined(group: Group, slot: Slot, next: Next) -> Next:
+    """What becomes of the slot: `next`, unless it is not wanted any more, or keeps what it has for a change of targets."""
+    if next is not Next.END and keeps(group, slot.key):
+        return Next.SCALE
+    return Next.RETIRE if next in COMES_BACK and unwanted(group, slot) else next
 
 
 def stop(turn: Turn, group_id: str, key: SlotId, next: Next, *, until_ms: int = 0, exit: Exit | None = None) -> None:
     """Take one slot towards `next`, from whatever state it is in; `until_ms` is the end of a backoff."""
     group, slot = now_slot(turn, group_id, key)
     state = slot.state
+    if destined(group, slot, next) is not next:
+        next, until_ms = destined(group, slot, next), 0
     if exit is None and key in turn.failures.get(group_id, {}):
         # It failed in this very batch, and something stronger came before the rules: how it ended is kept.
         exit = turn.failures[group_id][key].exit
@@ -72,6 +91,40 @@ def stop(turn: Turn, group_id: str, key: SlotId, next: Next, *, until_ms: int = 
             change(turn, group, slot, state, next=next, until_ms=until_ms)
     else:
         _settle(turn, group, slot, next, until_ms)
+
+
+def drain(turn: Turn, group_id: str, key: SlotId, next: Next, *, until_ms: int = 0, exit: Exit | None = None) -> None:
+    """Take one slot towards `next` after its member's time to drain, which only what runs can use; else as `stop`."""
+    group, slot = now_slot(turn, group_id, key)
+    wait = group.plan.member(slot.member).drain_ms
+    if wait and slot.state in (S.RUNNING, S.READY) and not gone(slot):
+        change(turn, group, slot, S.DRAINING, next=next, until_ms=turn.now_ms + wait, exit=exit)
+    elif slot.state is not S.DRAINING:
+        stop(turn, group_id, key, next, until_ms=until_ms, exit=exit)
+
+
+def drained(turn: Turn, group_id: str, key: SlotId) -> None:
+    """Its time to drain is over. The pause of a rule ran meanwhile: what restarts it does so as soon as it is gone."""
+    slot = now_slot(turn, group_id, key)[1]
+    following = slot.next or Next.END
+    stop(turn, group_id, key, following, until_ms=turn.now_ms if following is Next.BACKOFF else 0)
+
+
+def stop_all(turn: Turn, group_id: str, next: Next, exits: Mapping[SlotId, Exit] | None = None) -> None:
+    """Take the whole group down towards `next`; those that failed with how. Of its finished and given-up slots, `next` says
+    whether they come back: at a restart they do; PLACE of a group that is suspended leaves both as they are, and lets what is
+    on its way to be given up go on so.
+    """
+    suspended = turn.draft.groups[group_id].state in (GroupState.SUSPENDING, GroupState.SUSPENDED)
+    for key in list(turn.draft.groups[group_id].slots):
+        slot = turn.draft.groups[group_id].slots[key]
+        if suspended and slot.state in (S.DONE, S.RETIRED):
+            if slot.tasks:
+                stop(turn, group_id, key, Next.RETIRE)
+        elif suspended and slot.next is Next.RETIRE:
+            stop(turn, group_id, key, Next.RETIRE)
+        else:
+            stop(turn, group_id, key, next, exit=(exits or {}).get(key))
 
 
 def leave(turn: Turn, group_id: str, key: SlotId, next: Next, until_ms: int, exit: Exit | None) -> None:
@@ -115,9 +168,9 @@ def confirm(turn: Turn, group_id: str, key: SlotId, seen: Exit | None = None) ->
             if seen is not None and how.code is None and how.signal is None:
                 how = replace(how, code=seen.code, signal=seen.signal, stderr_tail=how.stderr_tail or seen.stderr_tail)
         until = slot.until_ms if slot.state is not S.DRAINING else 0
-        leave(turn, group_id, key, slot.next or Next.END, until, how)
+        leave(turn, group_id, key, destined(group, slot, slot.next or Next.END), until, how)
     elif slot.state is S.RELEASING:
-        _settle(turn, group, slot, slot.next or Next.PLACE, slot.until_ms)
+        _settle(turn, group, slot, destined(group, slot, slot.next or Next.PLACE), slot.until_ms)
 
 
 def _settle(turn: Turn, group: Group, slot: Slot, next: Next, until_ms: int) -> None:
@@ -128,11 +181,18 @@ def _settle(turn: Turn, group: Group, slot: Slot, next: Next, until_ms: int) -> 
         change(turn, group, slot, S.BACKOFF, until_ms=until_ms, freed=state is S.RELEASING, message=why(slot))
     elif next is Next.RESTART:
         if state is not S.PENDING or slot.next is not Next.RESTART:
-            change(turn, group, slot, S.PENDING, next=Next.RESTART)
+            # What a change of targets holds is a part of a place only.
+            change(turn, group, slot, S.PENDING, next=Next.RESTART, freed=slot.next is Next.SCALE)
     elif next is Next.PLACE:
         first_claim = turn.now_ms + group.plan.recovery_timeout_ms if group.state in ACTIVE else 0
         if state is not S.PENDING or slot.tasks or slot.next or slot.until_ms != first_claim:
             change(turn, group, slot, S.PENDING, until_ms=first_claim, freed=True)
+    elif next is Next.SCALE and state is not S.RETIRED:
+        # Its allocation stays until the change takes it; one that is over takes nothing.
+        change(turn, group, slot, S.RETIRED, freed=not keeps(group, slot.key))
+        release_of_slot(turn, group, slot)
+    elif state is S.RETIRED and slot.tasks and not keeps(group, slot.key):
+        change(turn, group, slot, S.RETIRED, freed=True)
     elif state is S.DONE or state is S.RETIRED or (next is Next.END and state is S.EXIT):
         return
     else:
