@@ -111,7 +111,7 @@ class ContainerRuntime(Spec):
             *_placeholders("command", self.command, INSIDE, WHOLE),
             *_placeholders("variable", self.variable, ("variable",), ()),
             *_placeholders("mount", self.mount, ("source", "target"), ()),
-            *_placeholders("probe", self.probe, INSIDE, ("command",)),
+            *_placeholders("probe", self.probe, ("image", "name"), ("command",)),
         ]
         if not faults:
             faults += _missing(self)

@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gangflow.xce.core.claim_ids import claims_for
+from gangflow.xce.core.containers import contained, container_name, probe_inside
 from gangflow.xce.core.counts import slots_of, target
 from gangflow.xce.core.effects import Launch
 from gangflow.xce.core.evolve_group import number
-from gangflow.xce.core.plan import MemberPlan
-from gangflow.xce.core.state import Group, Host, Slot, State, Task
+from gangflow.xce.core.plan import ContainerPlan, MemberPlan
+from gangflow.xce.core.state import Group, Host, Next, Slot, State, Task
 
 RENDEZVOUS_PORTS = ("rendezvous", "rdzv", "master")
 """Names of a port that torchrun's rendezvous is pointed at; without one of them, the member's first port."""
@@ -38,7 +39,7 @@ def picture(state: State, group: Group) -> Picture:
     env: dict[str, str] = {}
     document: dict[str, Any] = {}
     for member in group.plan.members:
-        slots = [slot for slot in slots_of(group, member) if slot.tasks]
+        slots = [slot for slot in slots_of(group, member) if slot.tasks and slot.next is not Next.SCALE]
         name = shout(member.name)
         env[f"XCE_HOSTS_{name}"] = ",".join(task.host for slot in slots for task in slot.tasks)
         places: dict[str, list[list[str]]] = {}
@@ -68,7 +69,7 @@ def launch(state: State, group: Group, slot: Slot, task: Task, seen: Picture) ->
     """All that the agent needs to prepare and run the task. The slot's claims are READY; `seen` is the group's picture."""
     member = group.plan.member(slot.member)
     own = _json(identity(state, group, member, slot, task))
-    return Launch(
+    whole = Launch(
         argv=member.command,
         environment=tuple(environment(state, group, member, slot, task, seen).items()),
         cwd=member.cwd,
@@ -77,6 +78,27 @@ def launch(state: State, group: Group, slot: Slot, task: Task, seen: Picture) ->
         live=member.live,
         grace_ms=member.grace_ms,
         group_file=f'{own[:-1]},"members":{seen.members}}}',
+    )
+    return whole if member.container is None else _inside(state, group, slot, task, member.container, whole)
+
+
+def _inside(state: State, group: Group, slot: Slot, task: Task, container: ContainerPlan, plain: Launch) -> Launch:
+    """The same in a container."""
+    name = container_name(state.cluster_id, group.id, slot.member, slot.index, slot.incarnation, task.index)
+    command = contained(
+        container,
+        plain.argv,
+        name=name,
+        cwd=plain.cwd,
+        variables=(variable for variable, _ in plain.environment),
+        paths=[claim.path for _, claim in claims_for(state.claims, group, slot) if claim is not None],
+    )
+    return replace(
+        plain,
+        argv=command.argv,
+        folder_words=command.folder_words,
+        ready=probe_inside(container, plain.ready, name),
+        live=probe_inside(container, plain.live, name),
     )
 
 

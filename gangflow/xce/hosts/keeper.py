@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from gangflow.xce.core.effects import Launch, Prepare, Start, Stop, TaskEffect, Unprepare
-from gangflow.xce.core.inputs import TaskExited, TaskPrepared, TaskRefused, TaskStarted, TaskUnprepared
+from gangflow.xce.core.effects import Launch, Prepare, Start, Stop, TaskEffect, Unprepare, Warn
+from gangflow.xce.core.inputs import TaskExited, TaskPrepared, TaskRefused, TaskStarted, TaskUnprepared, TaskWarned
 from gangflow.xce.core.plan import Cause
 from gangflow.xce.core.state import HostFacts, TaskKey
 from gangflow.xce.hosts import kernel, marks, proctree, records, tasklog
@@ -60,6 +60,8 @@ class Entry:
     """Its record is about to be written."""
     dropped: Stop | Unprepare | None = None
     """Asked for while its preparation was still under way."""
+    warned: bool = False
+    """It was told that its runtime limit is near."""
 
 
 class TaskKeeper:
@@ -155,6 +157,8 @@ class TaskKeeper:
                     await asyncio.sleep(0)  # a spawn takes a millisecond: let reports out in between
                 case Stop():
                     self._stop(effect)
+                case Warn():
+                    self._warn(effect)
 
     def _prepare(self, effect: Prepare) -> None:
         key = effect.task
@@ -283,6 +287,18 @@ class TaskKeeper:
         else:
             self._drop(entry)
             self.outbox.add(TaskExited(effect.task, effect.host, message="stopped before it was started"))
+
+    def _warn(self, effect: Warn) -> None:
+        """Once per incarnation, however often it is asked for. What does not run (any more) is answered, too: nothing is left
+        to be warned."""
+        entry = self._entries.get(effect.task)
+        if entry is not None and entry.run is not None and not entry.warned:
+            entry.warned = True
+            try:
+                entry.run.signal(effect.signal)
+            except OSError as error:
+                log.info("%s was not warned: %s", effect.task, error)
+        self.outbox.add(TaskWarned(effect.task, effect.host))
 
     # --- all of them ------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Callable
+from typing import get_args
 
 from gangflow.xce.core.inputs import (
     TaskExited,
@@ -18,13 +19,12 @@ from gangflow.xce.core.inputs import (
     TaskStarted,
     TaskUnprepared,
     TaskUnready,
+    TaskWarned,
 )
 from gangflow.xce.core.state import TaskKey
 
-TaskReport = TaskPrepared | TaskRefused | TaskUnprepared | TaskStarted | TaskReady | TaskUnready | TaskExited
-TASK_REPORTS: dict[str, type] = {
-    kind.__name__: kind for kind in (TaskPrepared, TaskRefused, TaskUnprepared, TaskStarted, TaskReady, TaskUnready, TaskExited)
-}
+TaskReport = TaskPrepared | TaskRefused | TaskUnprepared | TaskStarted | TaskReady | TaskUnready | TaskWarned | TaskExited
+TASK_REPORTS: dict[str, type] = {kind.__name__: kind for kind in get_args(TaskReport)}
 _EDGES = (TaskReady, TaskUnready)
 _SLACK = 64
 """Numbers of overtaken edges that are kept at least: below this it is not worth while to make the list anew."""

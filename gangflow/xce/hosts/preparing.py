@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gangflow.xce.core.containers import FOLDER
 from gangflow.xce.core.effects import Launch
 from gangflow.xce.core.state import TaskKey
 from gangflow.xce.hosts import marks
@@ -80,9 +81,10 @@ def prepare(folder: Path, launch: Launch, address: str, mark: str, inherited: Ma
     environment = {"PYTHONUNBUFFERED": "1", **inherited, **dict(launch.environment)}
     environment[marks.VARIABLE] = mark
     environment["XCE_GROUP_FILE"] = str(folder / "group.json")
-    if not launch.argv or not launch.argv[0]:
+    argv = _with_folder(launch, folder)
+    if not argv or not argv[0]:
         raise Refusal("the command is empty", permanent=True)
-    if any("\0" in word for word in (*launch.argv, *environment.values())):
+    if any("\0" in word for word in (*argv, *environment.values())):
         raise Refusal("the command or its environment holds a NUL byte", permanent=True)
     cwd = os.path.abspath(launch.cwd) if launch.cwd else str(folder)
     try:
@@ -94,7 +96,7 @@ def prepare(folder: Path, launch: Launch, address: str, mark: str, inherited: Ma
         os.makedirs(cwd, exist_ok=True)
     except OSError as error:
         raise Refusal(f"working directory {cwd}: {error.strerror}", permanent=error.errno not in _PASSING) from error
-    _require_executable(launch.argv[0], cwd, environment.get("PATH", os.defpath))
+    _require_executable(argv[0], cwd, environment.get("PATH", os.defpath))
     for name, port in launch.ports:
         if conflict := port_conflict(address, port):
             raise Refusal(f"port {name!r}: {conflict}", permanent=False)
@@ -106,7 +108,18 @@ def prepare(folder: Path, launch: Launch, address: str, mark: str, inherited: Ma
         for fd in opened:
             os.close(fd)
         raise Refusal(f"log files in {folder}: {error.strerror}", permanent=False) from error
-    return Prepared(folder, launch.argv, environment, cwd, *opened)
+    return Prepared(folder, argv, environment, cwd, *opened)
+
+
+def _with_folder(launch: Launch, folder: Path) -> tuple[str, ...]:
+    """The command with the task's own folder where a container's command line needs it."""
+    if not launch.folder_words:
+        return launch.argv
+    where = str(folder)
+    if ":" in where or "," in where:  # runtimes take them for the end of a path
+        raise Refusal(f"the task's folder {where} cannot be mounted: its path has a colon or a comma", permanent=True)
+    words = set(launch.folder_words)
+    return tuple(word.replace(FOLDER, where) if index in words else word for index, word in enumerate(launch.argv))
 
 
 def _require_executable(name: str, cwd: str, path: str) -> None:

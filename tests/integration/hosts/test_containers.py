@@ -1,0 +1,132 @@
+"""Tasks in containers, with a runtime that behaves like `podman run`: nothing of one outlives its task's exit."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gangflow.xce.core.effects import Launch, Prepare, Start
+from gangflow.xce.core.inputs import TaskExited, TaskPrepared, TaskReady, TaskRefused, TaskStarted
+from gangflow.xce.core.plan import Cause, ContainerPlan, ProbeKind, ProbePlan
+from gangflow.xce.core.state import TaskKey
+from gangflow.xce.hosts import marks
+from gangflow.xce.hosts.settings import AgentOptions
+from tests.integration.hosts.runtimes import inside, podman, stub
+from tests.integration.hosts.world import World, alive, processes, until
+
+NO_GROUPS = AgentOptions(fence_ms=2_000, control_groups=False)
+either = pytest.mark.parametrize("options", [AgentOptions(fence_ms=2_000), NO_GROUPS], ids=["groups", "no groups"])
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> ContainerPlan:
+    return stub(tmp_path)
+
+
+async def started(world: World, launch: Launch, key: TaskKey) -> None:
+    await world.link.deliver([Prepare(key, "h0", launch)])
+    await world.of(TaskPrepared, key)
+    await world.link.deliver([Start(key, "h0", world.boot)])
+    await world.of(TaskStarted, key)
+
+
+def key_of(index: int) -> TaskKey:
+    return TaskKey("g1", 1, "m", index, 1, 0)
+
+
+async def test_the_command_sees_its_variables_its_folder_and_its_claims(runtime: ContainerPlan, tmp_path: Path) -> None:
+    """The whole environment reaches inside by name, the task's folder and the claims under their own paths."""
+    claim = tmp_path / "ckpt"
+    claim.mkdir()
+    script = 'pwd; echo "$XCE_TOKEN $STUB_MOUNTS"; cat "$XCE_GROUP_FILE"; echo done > "$XCE_CLAIM_CKPT/out"; echo end'
+    async with World() as world:
+        environment = {"XCE_TOKEN": "xct1.secret", "XCE_CLAIM_CKPT": str(claim)}
+        launch = inside(runtime, "sh", "-c", script, environment=environment, paths=(str(claim),))
+        await started(world, replace(launch, group_file='{"group": "g1"}'), key_of(1))
+        text = await world.output(key_of(1), "end")
+        assert (await world.of(TaskExited, key_of(1))).code == 0
+    folder = world.directory / "tasks/g1/m-1/1/0"
+    assert text.split("\n")[:2] == [str(folder), f"xct1.secret {folder},{claim}"]
+    assert '"group": "g1"' in text
+    assert (claim / "out").read_text() == "done\n"
+
+
+@either
+async def test_a_stop_ends_what_runs_inside_gently_and_then_by_force(runtime: ContainerPlan, options: AgentOptions) -> None:
+    """SIGTERM reaches the command through the runtime; one that is deaf to it is killed with all its children, and only then
+    is its exit reported."""
+    deaf = "trap '' TERM; (trap '' TERM; while :; do sleep 1; done) & echo deaf; while :; do sleep 1; done"
+    gentle = "trap 'echo told; exit 7' TERM; echo gentle; while :; do sleep 0.05; done"
+    async with World(options) as world:
+        for index, script, said in ((1, deaf, "deaf"), (2, gentle, "gentle")):
+            await started(world, inside(runtime, "sh", "-c", script, index=index), key_of(index))
+            await world.output(key_of(index), said)
+        family = [each.pid for each in world.marked(key_of(1))]
+        # The client, and inside: the shell, its child, their sleeps. The monitor is marked too here, podman's is not.
+        assert len(family) >= 3
+        ended = await world.stop(key_of(2), grace_ms=20_000)
+        assert (ended.code, ended.cause) == (7, None)
+        assert "told" in await world.output(key_of(2), "told")
+        await world.stop(key_of(1), grace_ms=300)
+        assert not [pid for pid in family if alive(pid)]
+        assert not world.marked(key_of(1))
+
+
+async def test_a_killed_runtime_takes_its_container_with_it(runtime: ContainerPlan) -> None:
+    """The client is killed: what it left running is the task's all the same."""
+    async with World() as world:
+        await started(world, inside(runtime, "sh", "-c", "echo up; while :; do sleep 1; done"), key_of(1))
+        await world.output(key_of(1), "up")
+        family = [each.pid for each in world.marked(key_of(1))]
+        await world.link.signal(key_of(1), signal.SIGKILL)
+        ended = await world.of(TaskExited, key_of(1))
+        assert (ended.cause, ended.signal) == (Cause.SIGNAL, signal.SIGKILL)
+        assert not [pid for pid in family if alive(pid)]
+
+
+async def test_a_killed_agent_takes_its_containers_with_it(runtime: ContainerPlan) -> None:
+    """The watchdog finds what runs inside by its mark."""
+    async with World() as world:
+        await started(world, inside(runtime, "sh", "-c", "echo up; while :; do sleep 1; done"), key_of(1))
+        await world.output(key_of(1), "up")
+        prefix = marks.life_prefix(world.agent_id)
+        assert processes(prefix)
+        os.kill(world.agent_pid, signal.SIGKILL)
+        await until(lambda: not processes(prefix))
+
+
+async def test_an_exec_probe_asks_inside(runtime: ContainerPlan) -> None:
+    probe = ProbePlan(
+        ProbeKind.EXEC, command=("sh", "-c", "test $container = stub && test -e up"), period_ms=20, timeout_ms=5_000
+    )
+    async with World() as world:
+        launch = inside(runtime, "sh", "-c", "read line < go; touch up; sleep 60", ready=probe)
+        await world.link.deliver([Prepare(key_of(1), "h0", launch)])
+        await world.of(TaskPrepared, key_of(1))
+        folder = world.directory / "tasks/g1/m-1/1/0"
+        os.mkfifo(folder / "go")
+        await world.link.deliver([Start(key_of(1), "h0", world.boot)])
+        await world.of(TaskStarted, key_of(1))
+        (folder / "go").write_text("go\n")
+        await world.of(TaskReady, key_of(1))
+        await world.stop(key_of(1))
+
+
+async def test_a_runtime_that_is_not_installed_is_said_before_the_start() -> None:
+    async with World() as world:
+        await world.link.deliver([Prepare(key_of(1), "h0", inside(podman("no-such-podman", "i"), "true"))])
+        refused = await world.of(TaskRefused, key_of(1))
+    assert refused.permanent
+    assert refused.message.startswith("executable 'no-such-podman' is not on the task's PATH")
+
+
+async def test_what_the_runtime_refuses_is_in_the_exit(runtime: ContainerPlan) -> None:
+    async with World() as world:
+        await started(world, inside(replace(runtime, image="stub:2"), "true"), key_of(1))
+        ended = await world.of(TaskExited, key_of(1))
+    assert (ended.cause, ended.code) == (Cause.APP_EXIT, 125)
+    assert "stub:2: no such image" in ended.stderr_tail
