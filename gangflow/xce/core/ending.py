@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gangflow.xce.core.claims import release_all
-from gangflow.xce.core.counts import STARTED, holds, ready, satisfied, started
+from gangflow.xce.core.counts import STARTED, holds, ready, satisfied, slots_of, started
 from gangflow.xce.core.events import BudgetSpent, FloorCrossed, GroupChanged
 from gangflow.xce.core.floors import below, floor_of, watched
 from gangflow.xce.core.judge import end_group, restart_role
@@ -63,7 +63,7 @@ def _start_timeout(turn: Turn, group: Group) -> None:
     for member in group.plan.members:
         if holds(group, member, STARTED):
             continue
-        late.extend(slot for key, slot in group.slots.items() if key[0] == member.name and slot.state not in STARTED and not slot.out)
+        late.extend(slot for slot in slots_of(group, member) if slot.state not in STARTED)
     first = next((slot for slot in late if slot.tasks), late[0])
     detail = not_ready_message(turn, group, first) if first.tasks else f"it is {first.state.value}"
     text = f"{first.member}[{first.index}] not ready after {group.plan.barrier.start_timeout_ms} ms: {detail}"

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gangflow.xce.core.blame import blame, of_batch
+from gangflow.xce.core.changes import keeps
 from gangflow.xce.core.claims import release_all
-from gangflow.xce.core.counts import ACTIVE, wanted
+from gangflow.xce.core.counts import ACTIVE, RUNS, wanted
 from gangflow.xce.core.events import BudgetSpent, FailureJudged, GroupChanged
 from gangflow.xce.core.floors import floor_of
 from gangflow.xce.core.index import in_order
@@ -61,11 +62,14 @@ def judge(turn: Turn) -> None:
 
 
 def _record(turn: Turn, group: Group, failures: Mapping[SlotId, Failure]) -> None:
-    """These are being taken down already: nothing matches, and each goes on to what it was told to become."""
+    """These are wanted no more, or not for now: nothing matches, and each goes on to what it was told to become."""
     for key, failure in failures.items():
         slot = group.slots[key]
         cause = failure.exit.cause or Cause.APP_EXIT
         turn.emit(FailureJudged(group.id, *key, slot.incarnation, cause, -1, "", describe(failure.exit)))
+        if slot.state in RUNS:
+            # Scaled away in this very batch; its change had not told it yet.
+            stop(turn, group.id, key, Next.SCALE if keeps(group, key) else Next.RETIRE, exit=failure.exit)
 
 
 def _verdicts(turn: Turn, group: Group, failures: Mapping[SlotId, Failure]) -> list[Judged]:

@@ -1,4 +1,4 @@
-"""What an operator does to a group that runs: restart it, stop one member, drain one slot. No rule is asked for the first two."""
+"""What an operator does to a group that runs: restart it, stop a member, drain a slot. Only the last is judged by rules."""
 
 from __future__ import annotations
 
@@ -73,9 +73,8 @@ def drain_slot(turn: Turn, command: inp.DrainSlot) -> Reply:
     elif group.state in ACTIVE and slot.state in BEFORE_START:
         stop(turn, group.id, slot.key, Next.PLACE)
     elif slot.state is not S.DRAINING:
-        text = (
-            f"{command.member}[{command.index}] is {slot.state.value} in {group.id}, {group.state.value}: nothing runs to drain"
-        )
+        where = f"{command.member}[{command.index}] is {slot.state.value}, and {group.id} {group.state.value}"
+        text = f"{where}: nothing runs that could be drained"
         return Reply(409, "conflict", text, (("state", slot.state.value),))
     return Reply(fields=(("id", group.id), ("incarnation", slot.incarnation)))
 

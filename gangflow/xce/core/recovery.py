@@ -18,7 +18,7 @@ from gangflow.xce.core.start import (
     start_slot,
 )
 from gangflow.xce.core.state import Exit, Group, GroupState, Next, Slot, SlotState
-from gangflow.xce.core.teardown import change, drained, stop, stop_all
+from gangflow.xce.core.teardown import change, drained, stop_all
 from gangflow.xce.core.turn import SlotId, Turn
 
 G, S = GroupState, SlotState
