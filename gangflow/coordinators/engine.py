@@ -32,6 +32,7 @@ class EngineFenced(GangflowError):
     """The engine has been commanded by a newer coordinator: this one must stop."""
 
     code = "fenced"
+    exit_code = 10
 
 
 class Engine(Protocol):

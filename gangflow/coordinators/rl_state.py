@@ -58,6 +58,7 @@ class InvalidTransition(GangflowError):
     """An edge that is not in the table: a fault of ours, with the slot's story."""
 
     code = "invalid_transition"
+    exit_code = 70
 
 
 class Verb(StrEnum):

@@ -31,6 +31,8 @@ def play(seed: int, scheduler: type, moves: int = 40) -> History:
 def test_every_history_is_safe_and_comes_to_rest(seed: int) -> None:
     """Invariants after every step; liveness after the last fault. Scenarios 15, 17, 38, 73, 83.
 
+    Properties 5, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 34 (each invariant is one of them), and 21: nothing kept decides.
+
     To play one again: `SEEDS=n+1 pytest "tests/property/test_machine_stateful.py::…[n]"`.
     """
     play(seed, Scheduler if seed % 2 else Greedy)
@@ -45,7 +47,7 @@ def test_short_histories_of_any_seed(seed: int, moves: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_edges_of_probes_that_come_late_and_twice_flip_nothing(seed: int) -> None:
-    """Probes that flap, and old reports that come again seconds later: what is believed is what an agent said last."""
+    """Property 23: probes flap, and old reports come again seconds later: what is believed is what an agent said last."""
     history = History(seed, Greedy)
     world = history.world
     world.faults = Faults(unready=300, stale=400, lose=100)

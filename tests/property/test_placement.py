@@ -148,7 +148,7 @@ def run(
 @given(histories())
 @SETTINGS
 def test_nothing_is_ever_over_capacity(history: tuple[dict[str, Host], list[list[Ask]], list[int]]) -> None:
-    """I3, and each task gets exactly what its term says."""
+    """Property 5 (I3), and each task gets exactly what its term says."""
     for _, state, wanted, answers in run(history):
         after = adopt(state, answers)
         if not list(capacity(state)):
@@ -200,6 +200,7 @@ def check_slot(state: State, slot: SlotAsk, ask: Ask, tasks: tuple) -> None:
 @given(histories())
 @SETTINGS
 def test_all_or_nothing_and_every_slot_is_answered_once(history: tuple[dict[str, Host], list[list[Ask]], list[int]]) -> None:
+    """Property 6."""
     for _, _, wanted, answers in run(history):
         for ask in wanted:
             keys = sorted((slot.member, slot.index) for slot in ask.slots)
@@ -214,7 +215,7 @@ def test_all_or_nothing_and_every_slot_is_answered_once(history: tuple[dict[str,
 @given(histories())
 @SETTINGS
 def test_what_waits_has_a_reason_with_a_shortfall(history: tuple[dict[str, Host], list[list[Ask]], list[int]]) -> None:
-    """I9: a known code; where capacity is the cause, something is missing."""
+    """Property 9 (I9): a known code; where capacity is the cause, something is missing."""
     for _, _, _, answers in run(history):
         for answer in answers:
             if isinstance(answer, Refusal):
@@ -228,7 +229,7 @@ def test_what_waits_has_a_reason_with_a_shortfall(history: tuple[dict[str, Host]
 @given(histories())
 @SETTINGS
 def test_a_required_pack_never_straddles(history: tuple[dict[str, Host], list[list[Ask]], list[int]]) -> None:
-    """Scenario 10: what must stand together stands in one domain."""
+    """Property 7. Scenario 10: what must stand together stands in one domain."""
     for _, state, wanted, answers in run(history):
         placed: dict[tuple[str, str, int], list[str]] = {}
         for answer in answers:
@@ -259,6 +260,7 @@ def assert_together(state: State, pack: Pack | None, names: list[str]) -> None:
 @given(histories())
 @SETTINGS
 def test_the_view_that_was_kept_equals_one_built_anew(history: tuple[dict[str, Host], list[list[Ask]], list[int]]) -> None:
+    """Property 24."""
     for scheduler, state, wanted, answers in run(history):
         assert Scheduler().decide(state, wanted) == answers
         kept = scheduler._fits
@@ -304,7 +306,7 @@ simple_hosts = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.integ
 def test_a_brute_force_oracle_agrees(
     found: list[tuple[int, int, int]], count: int, cpu: int, gpus: int, packed: str, one_slot: bool
 ) -> None:
-    """Equal tasks as one job or as replicas, with or without a required packing: placed exactly when an assignment exists."""
+    """Property 8: equal tasks as one job or as replicas, packed or not, are placed exactly when an assignment exists."""
     hosts = {
         f"h{i}": Host(HostFacts(f"h{i}", f"n{i}", path=(f"s{switch}",), counters=(("cpu", cpus * 1_000),), gpus=devices))
         for i, (cpus, devices, switch) in enumerate(found)
@@ -334,7 +336,7 @@ def test_a_brute_force_oracle_agrees(
 @given(simple_hosts, st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
 @settings(max_examples=200, deadline=None)
 def test_the_oracle_agrees_on_tiles(found: list[tuple[int, int, int]], tile: int, full: int, cpu: int) -> None:
-    """`span[ptile=n]`: placed exactly when so many hosts have room for n tasks."""
+    """Property 8. `span[ptile=n]`: placed exactly when so many hosts have room for n tasks."""
     hosts = {
         f"h{i}": Host(HostFacts(f"h{i}", f"n{i}", path=(f"s{switch}",), counters=(("cpu", cpus * 1_000),)))
         for i, (cpus, _, switch) in enumerate(found)

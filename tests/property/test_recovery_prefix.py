@@ -22,7 +22,7 @@ SEEDS = int(os.environ.get("SEEDS", "40"))
 
 @pytest.mark.parametrize("seed", range(0, SEEDS, 4))
 def test_every_prefix_of_the_journal_is_the_state_that_was_live(seed: int) -> None:
-    """Scenarios 14 and 77: whoever takes over at any record knows the same, and re-issues exactly what was due."""
+    """Scenarios 14 and 77, Properties 19 and 20: whoever takes over at any record knows the same and owes what was due."""
     history = History(seed)
     live: list[State] = []
 
@@ -47,7 +47,7 @@ def test_every_prefix_of_the_journal_is_the_state_that_was_live(seed: int) -> No
 
 @pytest.mark.parametrize("seed", range(0, SEEDS, 8))
 def test_the_same_inputs_give_the_same_decisions(seed: int) -> None:
-    """I14: a journal's inputs, fed again, give its events byte for byte."""
+    """Property 21 (I14): a journal's inputs, fed again, give its events byte for byte."""
     history = History(seed)
     history.play(20)
     state = State()
@@ -76,7 +76,7 @@ print(digest.hexdigest())
 
 
 def test_decisions_do_not_depend_on_the_hash_seed() -> None:
-    """I14: the same history, byte for byte, whatever PYTHONHASHSEED says."""
+    """Property 21 (I14): the same history, byte for byte, whatever PYTHONHASHSEED says."""
     root = Path(__file__).resolve().parents[2]
     digests = []
     for hash_seed in ("0", "1", "4242"):

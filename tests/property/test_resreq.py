@@ -1,4 +1,4 @@
-"""Properties of resource requirement strings: what renders parses to the same, and no text crashes the parser."""
+"""Property 3. Resource requirement strings: what renders parses to the same, and no text crashes the parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Property I13 and the RL coordinator's other promises, over random histories of faults.
+"""Properties 25 and 26 (I13) and the RL coordinator's other promises, over random histories of faults.
 
 Whoever is added to the eligible set is alive, and really has weights of the actor's present incarnation that are young enough;
 DEAD never leads to SERVING; of two coordinators the older one's writes never act; and once faults end, everybody serves.

@@ -153,6 +153,7 @@ def groups(draw: st.DrawFn) -> CoStartGroup:
 @given(st.data())
 @settings(deadline=None, max_examples=100)
 def test_a_group_reads_back_from_its_document_and_from_its_json(data: st.DataObject) -> None:
+    """Property 1."""
     try:
         group = data.draw(groups())
     except SpecError:  # names that meet: two claims or two address variables of one name
@@ -164,7 +165,7 @@ def test_a_group_reads_back_from_its_document_and_from_its_json(data: st.DataObj
 @given(st.data())
 @settings(deadline=None, max_examples=50)
 def test_admission_keeps_what_was_asked_for(data: st.DataObject) -> None:
-    """Compiling loses no member, and the document inside the plan is the spec."""
+    """Property 4: compiling loses no member, and the document inside the plan is the spec."""
     try:
         group = data.draw(groups())
     except SpecError:
@@ -198,12 +199,14 @@ def hosts(draw: st.DrawFn) -> HostSpec:
 @given(st.lists(hosts(), min_size=1, max_size=3, unique_by=lambda host: host.name), st.sampled_from(["task", "host"]))
 @settings(deadline=None, max_examples=50)
 def test_a_cluster_reads_back_from_its_document(found: list[HostSpec], per: str) -> None:
+    """Property 1."""
     cluster = ClusterSpec("c", levels=["switch"], hosts=found, reserve_per=per)
     assert load(dump(cluster), ClusterSpec) == cluster
 
 
 @given(st.integers(0, 10**12))
 def test_quantities_read_back(amount: int) -> None:
+    """Property 1."""
     assert duration_ms(render_duration(amount % 10**11)) == amount % 10**11
     assert memory_mib(render_memory(amount)) == amount
     assert cpu_milli(render_cpu(amount)) == amount
@@ -239,6 +242,7 @@ EXAMPLE = dump(
 @given(documents)
 @settings(deadline=None, max_examples=300)
 def test_no_data_crashes_validation(data: object) -> None:
+    """Property 2."""
     for model in (CoStartGroup, ClusterSpec):
         with suppress(SpecError):
             validate(model, data)
@@ -247,6 +251,7 @@ def test_no_data_crashes_validation(data: object) -> None:
 @given(st.text(max_size=80) | st.text(st.sampled_from("{}[]:,-&*!|>'\"%@`?# \n\tab1.<~"), max_size=40))
 @settings(deadline=None, max_examples=500)
 def test_no_text_crashes_the_loader(text: str) -> None:
+    """Property 2."""
     with suppress(SpecError):
         load(text)
 
@@ -256,6 +261,7 @@ def test_no_text_crashes_the_loader(text: str) -> None:
 )
 @settings(deadline=None, max_examples=300)
 def test_no_slip_in_a_good_document_crashes_the_loader(at: int, cut: int, put: str) -> None:
+    """Property 2."""
     with suppress(SpecError):
         load(EXAMPLE[:at] + put + EXAMPLE[at + cut :])
 
@@ -265,6 +271,7 @@ def test_no_slip_in_a_good_document_crashes_the_loader(at: int, cut: int, put: s
 )
 @settings(deadline=None, max_examples=300)
 def test_no_text_crashes_overrides(texts: list[str]) -> None:
+    """Property 2."""
     with suppress(SpecError):
         apply(load(EXAMPLE), texts)
 

@@ -43,6 +43,7 @@ def test_a_line_is_what_opentelemetry_prints(tmp_path: Path) -> None:
 
 
 def test_a_restarted_controller_doubles_no_line(tmp_path: Path) -> None:
+    """Property 53."""
     batch = [readable(span, RESOURCE) for span in SPANS]
     JsonLinesExporter(tmp_path).export(batch[:5])
     JsonLinesExporter(tmp_path).export(batch)

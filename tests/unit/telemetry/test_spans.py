@@ -75,6 +75,7 @@ def test_the_reason_stands_on_the_wait_and_the_fault_on_the_try() -> None:
 
 
 def test_folded_again_it_is_the_same_to_the_byte() -> None:
+    """Property 53."""
     assert fold(HISTORY)[0] == fold(HISTORY)[0]
 
 
