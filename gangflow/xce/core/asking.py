@@ -85,9 +85,7 @@ def _running(turn: Turn, group: Group) -> list[Ask]:
     return asks
 
 
-def ask_for(
-    group: Group, kind: AskKind, slots: Sequence[Slot], keeps: Sequence[Slot] = (), *, together: bool = False
-) -> Ask:
+def ask_for(group: Group, kind: AskKind, slots: Sequence[Slot], keeps: Sequence[Slot] = (), *, together: bool = False) -> Ask:
     """The ask for some slots of a group; `keeps` are its slots that stay where they are."""
     members = {member.name: member for member in group.plan.members}
     return Ask(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gangflow.xce.core.changes import open_change
 from gangflow.xce.core.claim_ids import claims_of
 from gangflow.xce.core.counts import ACTIVE, RUNS, at_rest
 from gangflow.xce.core.floors import floor_deadline
@@ -44,6 +45,9 @@ def group_deadline(state: State, group: Group) -> int:
     if not_reached(group):
         # Due at once: the next session goes on where the last one ended, also if nothing else happens.
         times.append(max(1, group.since_ms))
+    change = open_change(group)
+    if change is not None:
+        times.append(max(change.until_ms, grace))
     floor = floor_deadline(group)
     if floor:
         times.append(max(floor, grace))

@@ -12,6 +12,7 @@ from gangflow.xce.core.counts import ACTIVE, BEFORE_START, RUNS, at_rest, gone, 
 from gangflow.xce.core.deadlines import CLAIM_TIMED, REPORTED, REPORTED_GROUP, TIMED
 from gangflow.xce.core.evolve import apply, apply_all
 from gangflow.xce.core.invariants_capacity import capacity
+from gangflow.xce.core.invariants_changes import changes, targets_kept
 from gangflow.xce.core.invariants_claims import claims, unready, without_claims
 from gangflow.xce.core.plan import MemberKind
 from gangflow.xce.core.policy import recent
@@ -41,13 +42,11 @@ def check(state: State) -> list[str]:
     for group in state.groups.values():
         found.extend(f"{fault} [{group.id} {group.state.value}]" for fault in _group(state, group))
     found.extend(_cluster(state))
+    found.extend(changes(state))
     return found
 
 
 def _group(state: State, group: Group) -> Iterator[str]:
-    if group.targets != tuple((member.name, member.replicas) for member in group.plan.members):
-        yield "I12 targets changed by themselves"
-        return
     yield from _states(group)
     for slot in group.slots.values():
         for fault in _slot(state, group, slot):
@@ -209,7 +208,8 @@ def check_step(before: State, events: Sequence[ev.Event], after: State) -> list[
     state = before
     for event in events:
         found.extend(_event(state, event))
-        state = apply(state, event, now)
+        older, state = state, apply(state, event, now)
+        found.extend(targets_kept(older, event, state))
     if state != after:
         found.append("I8 the events do not give the state")
     if apply_all(before, events, now) != after:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gangflow.xce.core import events as ev
+from gangflow.xce.core.asks import Schedule
 from gangflow.xce.core.draft import Draft
 from gangflow.xce.core.evolve import absorb
 from gangflow.xce.core.index import Index, in_order
@@ -43,6 +44,7 @@ class Turn:
 
     __slots__ = (
         "before",
+        "decide",
         "draft",
         "events",
         "failures",
@@ -52,11 +54,19 @@ class Turn:
         "now_ms",
         "old_claims",
         "old_hosts",
+        "scaled",
         "setbacks",
         "touched",
     )
 
-    def __init__(self, state: State, now_ms: int, index: Index, never_fits: NeverFits | None = None) -> None:
+    def __init__(
+        self,
+        state: State,
+        now_ms: int,
+        index: Index,
+        never_fits: NeverFits | None = None,
+        decide: Schedule | None = None,
+    ) -> None:
         self.before = state
         self.now_ms = now_ms
         self.draft = Draft(state, now_ms)
@@ -73,6 +83,10 @@ class Turn:
         """Capacity came back, or a host did: whoever waits may be placeable now."""
         self.never_fits = never_fits
         """Whether no host could ever hold a plan: asked at submission, where waiting would not help."""
+        self.decide = decide
+        """The scheduler, for commands that must know whether something fits: asked on copies of the state."""
+        self.scaled: dict[str, Group] = {}
+        """Groups as they were before this batch changed their targets."""
         self.index = index
         """Follows the state before this step."""
 
