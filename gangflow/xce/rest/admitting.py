@@ -3,37 +3,115 @@
 from __future__ import annotations
 
 import getpass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gangflow.errors import Problem
+from gangflow.specs.claims import Claim
 from gangflow.specs.document import validate
+from gangflow.specs.faults import Fault, fault_error, nearest
 from gangflow.specs.group import CoStartGroup
 from gangflow.xce.admission import ClusterDefaults, admit
 from gangflow.xce.core.inputs import Request
-from gangflow.xce.core.plan import GroupPlan
+from gangflow.xce.core.plan import ClaimPlan, GroupPlan
 from gangflow.xce.core.state import PendCode, Reason, State
 from gangflow.xce.placement.never import never_fits
 from gangflow.xce.rest.problems import Refusal
+from gangflow.xce.rest.tokens import OWNER_NAME, Principal, Role
 
 if TYPE_CHECKING:
     from gangflow.specs.cluster import ClusterSpec
 
 
-def admitted(document: dict[str, Any], state: State, cluster: ClusterSpec | None, asked: Request) -> GroupPlan:
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A document, and who brings it."""
+
+    document: dict[str, Any]
+    caller: Principal
+    delegated: frozenset[str]
+    """Other owners whom the caller may name."""
+    asked: Request
+    plain: bool = False
+    """It must be a plain job or replica set."""
+
+    @property
+    def owner(self) -> str:
+        """Whose it is where the document names nobody."""
+        return self.caller.owner or getpass.getuser()
+
+    def may_name(self, owner: str) -> bool:
+        """May the caller charge this owner, and use what is his?"""
+        return self.caller.role is Role.ADMIN or owner == self.caller.owner or owner in self.delegated
+
+
+def admitted(submission: Submission, state: State, cluster: ClusterSpec | None) -> GroupPlan:
     """The plan of a valid document.
 
-    SpecError names every path that is wrong, NotYetError what is not enforced; a Refusal says what no host could ever hold.
+    SpecError names every path that is wrong, NotYetError what is not enforced; a Refusal says which owner may not be named
+    (403), or what no host could ever hold.
     """
-    spec = validate(CoStartGroup, document)
-    plan = admit(spec, cluster or ClusterDefaults(state.levels), owner=getpass.getuser())
-    # Before the first host registers nothing fits, and that says nothing: the group waits. And what was answered under this key
-    # before gets that answer again, whatever hosts have gone since.
-    if not state.hosts or asked.key in state.answers:
+    spec = validate(CoStartGroup, submission.document)
+    if submission.plain and not spec.plain:
+        raise fault_error([Fault(("members",), "…", "one `job` or `replica_set`: a plain job has no members")])
+    strange = spec.told(_strangers(submission, spec))
+    if strange:
+        raise _forbidden(strange)
+    plan = admit(spec, cluster or ClusterDefaults(state.levels), owner=submission.owner)
+    # What was answered under this key before gets that answer again, whatever hosts and claims have gone since.
+    if submission.asked.key in state.answers:
         return plan
-    reason = never_fits(state.hosts, state.levels, plan)
+    unknown = list(_unknown_claims(submission, plan, state))
+    if unknown:
+        raise fault_error(unknown)
+    # Before the first host registers nothing fits, and that says nothing: the group waits.
+    reason = never_fits(state.hosts, state.levels, plan) if state.hosts else None
     if reason is not None:
         raise _never(plan, reason)
     return plan
+
+
+def admitted_claim(submission: Submission) -> tuple[ClaimPlan, str]:
+    """The plan of a standalone claim, and its owner. As `admitted`; the document may have an `owner` beside the claim's own."""
+    document = dict(submission.document)
+    owner = document.pop("owner", submission.owner)
+    if not (isinstance(owner, str) and OWNER_NAME.fullmatch(owner)):
+        raise fault_error([Fault(("owner",), owner, "an owner's name: letters, digits, _ . @ and -, at most 63 characters")])
+    if not submission.may_name(owner):
+        raise _forbidden([Fault(("owner",), owner, _expected(submission))])
+    claim = validate(Claim, document)
+    plan = ClaimPlan(claim.name, claim.provider, timeout_ms=claim.timeout, parameters=tuple(claim.parameters.items()))
+    return plan, owner
+
+
+def _strangers(submission: Submission, spec: CoStartGroup) -> Iterator[Fault]:
+    """Owners that the document names and the caller may not."""
+    if spec.owner is not None and not submission.may_name(spec.owner):
+        yield Fault(("owner",), spec.owner, _expected(submission))
+    for name, member in spec.members.items():
+        if member.owner is not None and not submission.may_name(member.owner):
+            yield Fault(("members", name, member.tag, "owner"), member.owner, _expected(submission))
+
+
+def _expected(submission: Submission) -> str:
+    names = ", ".join([submission.caller.owner, *sorted(submission.delegated)])
+    return f"an owner whom the caller may name ({names}); another one takes his delegation token, or the admin's token"
+
+
+def _unknown_claims(submission: Submission, plan: GroupPlan, state: State) -> Iterator[Fault]:
+    """Standalone claims that do not exist, or are of an owner whom the caller may not name: the same to him."""
+    usable = [claim.id for claim in state.claims.values() if not claim.group and submission.may_name(claim.owner)]
+    known = set(usable)
+    for index, claim in enumerate(plan.claims):
+        if claim.uses and claim.uses not in known:
+            expected = "a standalone claim of an owner whom the caller may name: " + (", ".join(usable[:20]) or "there is none")
+            yield Fault(("claims", index, "uses"), claim.uses, expected, nearest(claim.uses, usable))
+
+
+def _forbidden(faults: list[Fault]) -> Refusal:
+    problems = fault_error(faults).problems
+    return Refusal(403, "forbidden", "; ".join(map(str, problems)), problems=problems)
 
 
 def _never(plan: GroupPlan, reason: Reason) -> Refusal:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from gangflow.xce.core.events import AnswersForgotten, ClaimChanged, CommandAnswered, Event, GroupSubmitted
+from gangflow.xce.core.plan import MemberPlan
 from gangflow.xce.rest.messages import EventView
 
 HIDDEN = (CommandAnswered, AnswersForgotten)
@@ -33,11 +34,21 @@ def event_view(seq: int, at_ms: int, event: Event) -> EventView | None:
             "name": plan.name,
             "owner": plan.owner,
             "priority": plan.priority,
-            "members": [{"name": m.name, "kind": m.kind, "replicas": m.replicas, "tasks": m.tasks} for m in plan.members],
+            "members": [_member(plan.owner, member) for member in plan.members],
         }
     else:
         data = _without_secrets(msgspec.to_builtins(event))
     return EventView(seq=seq, at_ms=at_ms, type=type(event).__name__, group=group_of(event), data=data)
+
+
+def _member(owner: str, member: MemberPlan) -> dict[str, Any]:
+    return {
+        "name": member.name,
+        "kind": member.kind,
+        "replicas": member.replicas,
+        "tasks": member.tasks,
+        "owner": member.owner or owner,
+    }
 
 
 def _without_secrets(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gangflow.xce.core.plan import MemberPlan, TaskTerm
 from gangflow.xce.core.state import Group, GroupState, Host, HostState, Reason, SlotState, State
@@ -12,6 +12,7 @@ from gangflow.xce.placement.select import Selection
 from gangflow.xce.placement.snapshot import ClusterView
 from gangflow.xce.rest.host_views import GPUS, PORTS, host_views
 from gangflow.xce.rest.schema import HostReason, HostView, WhyView
+from gangflow.xce.rest.sight import EVERYTHING, Sight
 from gangflow.xce.rest.views import queue_items, reason_view, slot_view
 from gangflow.xce.rest.words import amount_text
 
@@ -24,11 +25,12 @@ _STATES: Mapping[HostState, str] = {
 _WAITING = frozenset({SlotState.PENDING, SlotState.BACKOFF})
 
 
-def why_view(state: State, group: Group, seq: int, level: int) -> WhyView:
+def why_view(state: State, group: Group, seq: int, level: int, sight: Sight = EVERYTHING) -> WhyView:
     """Why a group, or some slots of one that runs, wait. Levels 2 and 3 look at every host."""
+    group = _as_seen(group, sight)
     position = next((item.position for item in queue_items(state.groups.values()) if item.id == group.id), 0)
     slots = tuple(
-        slot_view(state, slot)
+        slot_view(state, group, slot, sight)
         for slot in group.slots.values()
         if slot.state in _WAITING and slot.reason is not None and group.state is not GroupState.PENDING
     )
@@ -48,6 +50,13 @@ def why_view(state: State, group: Group, seq: int, level: int) -> WhyView:
         hosts=hosts,
         lines=lines,
     )
+
+
+def _as_seen(group: Group, sight: Sight) -> Group:
+    """The group without what the caller may not look at."""
+    his = sight.members(group)
+    slots = {key: replace(slot, reason=sight.reason(slot.reason)) for key, slot in group.slots.items() if slot.member in his}
+    return replace(group, reason=sight.reason(group.reason), slots=slots)
 
 
 def _lines(state: State, group: Group, position: int, level: int, every: tuple[HostReason, ...]) -> Iterator[str]:

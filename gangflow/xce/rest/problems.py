@@ -28,6 +28,7 @@ from gangflow.errors import (
 )
 from gangflow.xce.core.inputs import Reply
 from gangflow.xce.rest.messages import ProblemView, SpecProblem
+from gangflow.xce.rest.sight import Sight
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -36,6 +37,7 @@ TITLES = {
     "fenced": "A newer coordinator has taken over",
     "forbidden": "This token may not do that",
     "gone": "The journal does not reach back that far",
+    "in_use": "Something uses it",
     "internal": "The controller failed to answer",
     "invalid": "The request can not be carried out",
     "invalid_request": "The request is malformed",
@@ -45,6 +47,7 @@ TITLES = {
     "misconfigured": "The cluster does not know that; nothing was created",
     "never_fits": "No host could ever hold it; nothing was created",
     "busy": "Too much is waiting; try again",
+    "no_fit": "It does not fit what is free; nothing was changed",
     "not_enforced": "This version does not do that",
     "not_found": "There is no such thing",
     "not_ready": "The controller is not ready",
@@ -66,7 +69,14 @@ _STATUS: tuple[tuple[type[GangflowError], int], ...] = (
     (JournalLocked, 503),
     (JournalError, 500),
 )
-_HTTP_CODES = {404: "not_found", 405: "invalid_request", 413: "too_large", 422: "invalid_request", 503: "not_ready"}
+_HTTP_CODES = {
+    400: "invalid_request",
+    404: "not_found",
+    405: "invalid_request",
+    413: "too_large",
+    422: "invalid_request",
+    503: "not_ready",
+}
 
 
 class Refusal(Exception):
@@ -122,9 +132,12 @@ def problem_document(
     )
 
 
-def refused(reply: Reply) -> Refusal:
-    """A machine's reply that is not ok."""
-    return Refusal(reply.status, reply.code, reply.message)
+def refused(reply: Reply, sight: Sight) -> Refusal:
+    """A machine's reply that is not ok, without what it says of groups that the caller does not see."""
+    named = dict(reply.fields).get("id")
+    if reply.code == "conflict" and isinstance(named, str) and not sight.sees_name(named):
+        return Refusal(409, reply.code, "the name is taken")
+    return Refusal(reply.status, reply.code, sight.text(reply.message))
 
 
 def problem_of(error: Exception) -> tuple[ProblemView, dict[str, str]]:

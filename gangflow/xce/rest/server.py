@@ -6,17 +6,18 @@ import ipaddress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, FastAPI, Response
+from fastapi import APIRouter, Depends, FastAPI, Response
 
 from gangflow.errors import SetupError
 from gangflow.xce.rest import problems
-from gangflow.xce.rest.access import Service
+from gangflow.xce.rest.access import Service, entitled
 from gangflow.xce.rest.guard import BODY_BYTES, BodyLimit
 from gangflow.xce.rest.messages import ProblemView
 from gangflow.xce.rest.page import PAGE
 from gangflow.xce.rest.port import ControllerPort
+from gangflow.xce.rest.routers import claims, events, groups, heartbeats, members, operations, refused, slots, traces, values
 from gangflow.xce.rest.routers import cluster as cluster_calls
-from gangflow.xce.rest.routers import events, groups, heartbeats, operations, refused, slots, traces, values
+from gangflow.xce.rest.routers import tokens as token_calls
 from gangflow.xce.rest.schema import API
 from gangflow.xce.rest.streams import Streams
 from gangflow.xce.rest.tokens import Tokens
@@ -24,7 +25,9 @@ from gangflow.xce.rest.tokens import Tokens
 if TYPE_CHECKING:
     from gangflow.specs.cluster import ClusterSpec
 
-_REFUSALS: dict[int | str, dict[str, Any]] = {code: {"model": ProblemView} for code in (401, 403, 404, 409, 413, 422, 503)}
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    code: {"model": ProblemView} for code in (400, 401, 403, 404, 409, 413, 422, 429, 503)
+}
 
 
 def create_app(
@@ -52,9 +55,12 @@ def create_app(
     app.state.traces = recorder
     app.add_middleware(BodyLimit, limit=body_bytes)
     problems.install(app)
-    api = APIRouter(prefix=API, responses=_REFUSALS)
+    api = APIRouter(prefix=API, responses=_REFUSALS, dependencies=[Depends(entitled)])
     # What is refused comes first: `/groups:plan` must not be taken for something that exists.
-    for part in (refused, groups, slots, values, heartbeats, events, traces, cluster_calls, operations):
+    parts = (
+        refused, groups, members, slots, values, heartbeats, events, traces, claims, cluster_calls, token_calls, operations,
+    )  # fmt: skip
+    for part in parts:
         api.include_router(part.router)
     app.include_router(api)
     app.add_api_route("/gangflow", _page, include_in_schema=False)

@@ -1,7 +1,8 @@
-"""Who is calling: the admin's bearer token, and one for each incarnation of each task.
+"""Who is calling: the admin, an owner, or one incarnation of one task, each by a bearer token.
 
-A task's token names its (group, epoch, member, slot, incarnation, task) and is authenticated by an HMAC under a key that is
-derived from the admin token: nothing is stored, and a controller that comes back still knows the tokens of running members.
+Nothing is stored: a token says whose it is (and until when), authenticated by an HMAC under a key that is derived from the
+admin token. So a controller that comes back still knows the tokens of running members, and no single token can be taken back
+before it expires: changing the admin token is what revokes them, all of them. Whoever can make tokens should keep them short.
 """
 
 from __future__ import annotations
@@ -11,18 +12,30 @@ import binascii
 import hashlib
 import hmac
 import json
+import re
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from gangflow.xce.core.state import TaskKey
 
-PREFIX = "xct1"
+TASK_PREFIX = "xct1"
+OWNER_PREFIX = "xcu1"
+DELEGATION_PREFIX = "xcd1"
+_PURPOSES = {
+    TASK_PREFIX: b"gangflow task tokens, version 1",
+    OWNER_PREFIX: b"gangflow owner tokens, version 1",
+    DELEGATION_PREFIX: b"gangflow delegation tokens, version 1",
+}
+OWNER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,62}")
+"""What names an owner: a user of the operating system, or of whatever directory hands out the tokens."""
 
 
 class Role(StrEnum):
-    """What a token may do: everything, or what concerns its own group."""
+    """What a token may do: everything, what concerns its owner's groups and members, or what concerns its own group."""
 
     ADMIN = "admin"
+    OWNER = "owner"
     TASK = "task"
 
 
@@ -33,15 +46,13 @@ class Principal:
     role: Role
     task: TaskKey | None = None
     """Of a task's token."""
+    owner: str = ""
+    """Of an owner's token."""
 
     @property
     def name(self) -> str:
-        """For the record, and as the scope of its idempotency keys."""
-        return "admin" if self.task is None else str(self.task)
-
-    def sees(self, group: str) -> bool:
-        """May it look at this group (an id)?"""
-        return self.task is None or self.task.group == group
+        """For the record, and as the scope of its idempotency keys: `admin`, `owner/alice`, `g1/1/actor/0/1/0`."""
+        return f"owner/{self.owner}" if self.owner else "admin" if self.task is None else str(self.task)
 
 
 ADMIN = Principal(Role.ADMIN)
@@ -52,7 +63,8 @@ class Tokens:
 
     def __init__(self, admin_token: str) -> None:
         self._admin = admin_token.encode()
-        self._key = hmac.new(self._admin, b"gangflow task tokens, version 1", hashlib.sha256).digest()
+        # A key for each kind: what authenticates one never authenticates another.
+        self._keys = {prefix: hmac.new(self._admin, purpose, hashlib.sha256).digest() for prefix, purpose in _PURPOSES.items()}
 
     @property
     def open(self) -> bool:
@@ -60,27 +72,59 @@ class Tokens:
 
     def task_token(self, task: TaskKey) -> str:
         """The token of one incarnation of one task: `xct1.<payload>.<mac>`, safe in a header and in an environment."""
-        payload = json.dumps([task.group, task.epoch, task.member, task.index, task.incarnation, task.task]).encode()
-        return ".".join((PREFIX, _text(payload), _text(self._mac(payload))))
+        return self._made(TASK_PREFIX, [task.group, task.epoch, task.member, task.index, task.incarnation, task.task])
 
-    def check(self, bearer: str) -> Principal | None:
-        """Whose token this is; None if it is nobody's. Takes the same time for every wrong token."""
+    def owner_token(self, owner: str, expires_ms: int) -> str:
+        """`xcu1.…`: its holder is this owner until then."""
+        return self._made(OWNER_PREFIX, [owner, expires_ms])
+
+    def delegation_token(self, owner: str, expires_ms: int) -> str:
+        """`xcd1.…`: its holder may name this owner at a submission until then, and nothing else."""
+        return self._made(DELEGATION_PREFIX, [owner, expires_ms])
+
+    def check(self, bearer: str, now_ms: int) -> Principal | None:
+        """Whose token this is; None if it is nobody's, or expired. Takes the same time for every wrong token."""
         if self._admin and hmac.compare_digest(bearer.encode(), self._admin):
             return ADMIN
-        parts = bearer.split(".")
-        if len(parts) != 3 or parts[0] != PREFIX:
-            return ADMIN if self.open and not bearer else None
+        if not bearer:
+            return ADMIN if self.open else None
+        task = self._read(TASK_PREFIX, bearer)
+        if task is not None:
+            return Principal(Role.TASK, TaskKey(*task))
+        owner = self._named(OWNER_PREFIX, bearer, now_ms)
+        return Principal(Role.OWNER, owner=owner) if owner else None
+
+    def delegated(self, token: str, now_ms: int) -> str | None:
+        """The owner whom the holder of a delegation token may name; None if it is none, or expired."""
+        return self._named(DELEGATION_PREFIX, token, now_ms)
+
+    def _named(self, prefix: str, token: str, now_ms: int) -> str | None:
+        content = self._read(prefix, token)
+        if content is None:
+            return None
+        owner, expires_ms = content
+        return str(owner) if now_ms < expires_ms else None
+
+    def _made(self, prefix: str, content: list[Any]) -> str:
+        payload = json.dumps(content).encode()
+        return ".".join((prefix, _text(payload), _text(self._mac(prefix, payload))))
+
+    def _read(self, prefix: str, token: str) -> list[Any] | None:
+        """What an authentic token of this kind says."""
+        parts = token.split(".")
+        if len(parts) != 3 or parts[0] != prefix:
+            return None
         try:
             payload, mac = _bytes(parts[1]), _bytes(parts[2])
         except (binascii.Error, ValueError):
             return None
-        if not hmac.compare_digest(mac, self._mac(payload)):
+        if not hmac.compare_digest(mac, self._mac(prefix, payload)):
             return None
-        group, epoch, member, index, incarnation, task = json.loads(payload)
-        return Principal(Role.TASK, TaskKey(group, epoch, member, index, incarnation, task))
+        content: list[Any] = json.loads(payload)
+        return content
 
-    def _mac(self, payload: bytes) -> bytes:
-        return hmac.new(self._key, payload, hashlib.sha256).digest()
+    def _mac(self, prefix: str, payload: bytes) -> bytes:
+        return hmac.new(self._keys[prefix], payload, hashlib.sha256).digest()
 
 
 def _text(raw: bytes) -> str:

@@ -9,7 +9,8 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from gangflow.errors import Gone
 from gangflow.xce.rest.access import Caller, Serving, client_of
-from gangflow.xce.rest.event_views import event_view, group_of
+from gangflow.xce.rest.event_sight import Watching
+from gangflow.xce.rest.messages import MAX_INT
 from gangflow.xce.rest.port import StampedEvent
 from gangflow.xce.rest.problems import Refusal
 from gangflow.xce.rest.streams import message
@@ -22,21 +23,19 @@ async def events(
     request: Request,
     caller: Caller,
     service: Serving,
-    after: Annotated[int | None, Query(ge=0, description="the last seq that was seen; absent: from now on")] = None,
+    after: Annotated[int | None, Query(ge=0, le=MAX_INT, description="the last seq that was seen; absent: from now on")] = None,
     group: str = "",
-    until: Annotated[int | None, Query(ge=0, description="end after this seq; absent: never")] = None,
+    until: Annotated[int | None, Query(ge=0, le=MAX_INT, description="end after this seq; absent: never")] = None,
     last_event_id: Annotated[str, Header()] = "",
 ) -> Response:
     """Records after a position. `id` is the seq, `data` an EventView. 410 with a fresh seq if the journal does not reach back.
 
     Keepalive comments carry an `id` too, so that a reader of a quiet group does not fall behind the horizon.
     """
-    wanted = service.group(group, caller).id if group else ""
-    if caller.task is not None:
-        wanted = caller.task.group
+    watching = Watching(caller, service.group(group, caller).id if group else "", lambda: service.state)
     if last_event_id:
         # A reconnecting reader's own position is newer than the one in its address.
-        if not (last_event_id.isascii() and last_event_id.isdigit()):
+        if not (last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 16):
             raise Refusal(422, "invalid_request", f"header.Last-Event-ID: not a seq: {last_event_id[:40]!r}")
         after = int(last_event_id)
     now = service.controller.seq
@@ -52,13 +51,13 @@ async def events(
     position = [start]
     return service.streams.response(
         client_of(request, caller),
-        _records(source, first, wanted, until, position),
+        _records(source, first, watching, until, position),
         lambda: message(ident=position[0], comment="keepalive"),
     )
 
 
 async def _records(
-    source: AsyncIterator[StampedEvent], first: StampedEvent | None, group: str, until: int | None, position: list[int]
+    source: AsyncIterator[StampedEvent], first: StampedEvent | None, watching: Watching, until: int | None, position: list[int]
 ) -> AsyncGenerator[bytes, None]:
     # At once, so that a reader knows that it is heard, and from where it goes on if it is cut off before the first record.
     yield message(ident=position[0], comment="watching")
@@ -66,7 +65,7 @@ async def _records(
     try:
         while True:
             if stamped is not None and (until is None or stamped.seq <= until):
-                for sent in _message(stamped, group):
+                for sent in _message(stamped, watching):
                     yield sent
                 # Only now: what a keepalive says was seen was really sent.
                 position[0] = stamped.seq
@@ -80,9 +79,7 @@ async def _records(
         yield message(f'{{"seq":{gone.seq}}}', event="gone")
 
 
-def _message(stamped: StampedEvent, group: str) -> Iterator[bytes]:
-    if group and group_of(stamped.event) != group:
-        return
-    view = event_view(stamped.seq, stamped.at_ms, stamped.event)
+def _message(stamped: StampedEvent, watching: Watching) -> Iterator[bytes]:
+    view = watching.view(stamped.seq, stamped.at_ms, stamped.event)
     if view is not None:
         yield message(view.model_dump_json(), ident=view.seq, event=view.type)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from gangflow.xce.rest.access import Admin, Service, Serving, shown
+from gangflow.xce.rest.access import Service, Serving, shown
 from gangflow.xce.rest.messages import HealthView
 from gangflow.xce.rest.metrics import MEDIA_TYPE, metrics_text
 from gangflow.xce.rest.problems import Refusal
@@ -28,7 +28,7 @@ async def readyz(request: Request, service: Serving) -> Response:
 
 
 @router.get("/metrics", response_class=Response)
-async def metrics(_: Admin, service: Serving) -> Response:
+async def metrics(service: Serving) -> Response:
     """Prometheus text."""
     text = metrics_text(service.state, service.controller.seq, service.streams.open.total())
     return Response(text, media_type=MEDIA_TYPE)

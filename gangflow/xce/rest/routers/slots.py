@@ -9,12 +9,12 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request, Response
 
 from gangflow.errors import NotFound
-from gangflow.xce.core.inputs import ReportSlot, RestartSlot
+from gangflow.xce.core.inputs import DrainSlot, ReportSlot, RestartSlot
 from gangflow.xce.core.plan import REPORTABLE_CAUSES, Cause
 from gangflow.xce.core.state import Slot, TaskKey
 from gangflow.xce.ports import LogChunk
-from gangflow.xce.rest.access import Admin, Asking, Caller, Service, Serving, client_of, find_slot, require_newest, shown
-from gangflow.xce.rest.messages import Done, LogView, ReportBody, RestartBody, SignalBody
+from gangflow.xce.rest.access import Asking, Caller, OfGroup, OfSlot, Service, Serving, client_of, require_newest, shown
+from gangflow.xce.rest.messages import MAX_INT, Done, DrainBody, LogView, ReportBody, RestartBody, SignalBody
 from gangflow.xce.rest.problems import Refusal, not_found
 from gangflow.xce.rest.streams import message
 
@@ -26,40 +26,37 @@ POLL_S = (0.1, 1.0)
 
 
 @router.post("/{index}:report", response_model=Done)
-async def report(
-    group: str, member: str, index: int, body: ReportBody, caller: Admin, asked: Asking, service: Serving
-) -> Response:
+async def report(group: OfGroup, slot: OfSlot, body: ReportBody, caller: Caller, asked: Asking, service: Serving) -> Response:
     """A coordinator's verdict on an incarnation; the group's rules decide. 409 `superseded` if it is not the newest."""
-    found = service.group(group, caller)
-    find_slot(found, member, index)
     if body.cause not in REPORTABLE_CAUSES:
         raise Refusal(422, "invalid_request", f"body.cause: {body.cause!r} is none of {', '.join(sorted(REPORTABLE_CAUSES))}")
-    command = ReportSlot(found.id, member, index, body.incarnation, Cause(body.cause), body.message, asked)
-    await service.command(command)
+    command = ReportSlot(group.id, *slot.key, body.incarnation, Cause(body.cause), body.message, asked)
+    await service.command(command, caller)
     return shown(Done(seq=service.controller.seq))
 
 
 @router.post("/{index}:restart", response_model=Done)
-async def restart(
-    group: str, member: str, index: int, body: RestartBody, caller: Admin, asked: Asking, service: Serving
-) -> Response:
+async def restart(group: OfGroup, slot: OfSlot, body: RestartBody, caller: Caller, asked: Asking, service: Serving) -> Response:
     """An operator's restart, outside rules and budgets. 409 `superseded` if the incarnation is not the newest."""
-    found = service.group(group, caller)
-    find_slot(found, member, index)
-    await service.command(RestartSlot(found.id, member, index, body.incarnation, asked))
+    await service.command(RestartSlot(group.id, *slot.key, body.incarnation, asked), caller)
+    return shown(Done(seq=service.controller.seq))
+
+
+@router.post("/{index}:drain", response_model=Done)
+async def drain(group: OfGroup, slot: OfSlot, body: DrainBody, caller: Caller, asked: Asking, service: Serving) -> Response:
+    """Drain and stop the incarnation, cause `drained`; the rules decide what follows. 409 `superseded` if not the newest."""
+    await service.command(DrainSlot(group.id, *slot.key, body.incarnation, asked), caller)
     return shown(Done(seq=service.controller.seq))
 
 
 @router.post("/{index}:signal", response_model=Done)
-async def signal(group: str, member: str, index: int, body: SignalBody, caller: Admin, service: Serving) -> Response:
+async def signal(group: OfGroup, slot: OfSlot, body: SignalBody, service: Serving) -> Response:
     """Fault injection: a signal to a task's main process. XCE itself learns of it only by the exit."""
-    found = service.group(group, caller)
-    slot = find_slot(found, member, index)
     require_newest(slot, body.incarnation, "it names incarnation")
     if not any(task.index == body.task for task in slot.tasks):
-        raise not_found(f"{member}[{index}] has no task {body.task} now; it is {slot.state}")
+        raise not_found(f"{slot.member}[{slot.index}] has no task {body.task} now; it is {slot.state}")
     try:
-        await service.controller.signal(_task(found.id, slot, body.incarnation, body.task), body.signal)
+        await service.controller.signal(_task(group.id, slot, body.incarnation, body.task), body.signal)
     except OSError as error:
         raise _unreachable(error) from error
     return shown(Done(seq=service.controller.seq))
@@ -67,26 +64,25 @@ async def signal(group: str, member: str, index: int, body: SignalBody, caller: 
 
 @router.get("/{index}/log", response_model=LogView)
 async def log(
-    group: str,
-    member: str,
-    index: int,
+    group: OfGroup,
+    slot: OfSlot,
     request: Request,
     caller: Caller,
     service: Serving,
-    incarnation: Annotated[int, Query(ge=0, description="0: the newest")] = 0,
-    task: Annotated[int, Query(ge=0)] = 0,
+    incarnation: Annotated[int, Query(ge=0, le=MAX_INT, description="0: the newest")] = 0,
+    task: Annotated[int, Query(ge=0, le=MAX_INT)] = 0,
     stream: Literal["stdout", "stderr"] = "stdout",
-    offset: Annotated[int, Query(description="bytes; negative: from the end")] = 0,
+    offset: Annotated[int, Query(ge=-MAX_INT, le=MAX_INT, description="bytes; negative: from the end")] = 0,
     limit: Annotated[int, Query(ge=1, le=LOG_BYTES)] = 65_536,
     follow: bool = False,
 ) -> Response:
     """A piece of a log; with `follow`, server-sent events with `id` = next offset, and `event: end` when it is over."""
-    found = service.group(group, caller)
-    slot = find_slot(found, member, index)
     if incarnation > slot.incarnation or slot.incarnation == 0:
-        raise not_found(f"{member}[{index}] has had {slot.incarnation} incarnations")
+        raise not_found(f"{slot.member}[{slot.index}] has had {slot.incarnation} incarnations")
     wanted = incarnation or slot.incarnation
-    key = _task(found.id, slot, wanted, task)
+    if task >= group.plan.member(slot.member).tasks:
+        raise not_found(f"a slot of {slot.member} has no task {task}")
+    key = _task(group.id, slot, wanted, task)
     first = _log_view(service, wanted, await _read(service, key, stream, offset, limit))
     if not follow:
         return shown(first)

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Protocol
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
-from gangflow.xce.rest.access import Caller, Serving, find_slot, require_newest, shown
-from gangflow.xce.rest.messages import Done
+from gangflow.xce.rest.access import Caller, OfGroup, Serving, find_slot, require_newest, shown
+from gangflow.xce.rest.messages import MAX_INT, Done
 from gangflow.xce.rest.schema import Body, View
 
 router = APIRouter(tags=["traces"])
@@ -76,8 +76,8 @@ class SpanBody(Body):
     span_id: SpanId
     parent_id: SpanId
     name: str = Field(min_length=1, max_length=200)
-    start_ms: int = Field(ge=0)
-    end_ms: int = Field(ge=1)
+    start_ms: int = Field(ge=0, le=MAX_INT)
+    end_ms: int = Field(ge=1, le=MAX_INT)
     failed: bool = False
     message: str = Field("", max_length=4_000)
     attributes: dict[str, str | int] = Field(default_factory=dict, max_length=ATTRIBUTES)
@@ -90,9 +90,8 @@ class SpansBody(Body):
 
 
 @router.get("/groups/{group}/trace", response_model=TraceView)
-async def trace(group: str, service: Serving, caller: Caller, request: Request) -> Response:
+async def trace(found: OfGroup, service: Serving, request: Request) -> Response:
     """The newest spans of a group, finished ones first."""
-    found = service.group(group, caller)
     traces: Traces | None = request.app.state.traces
     spans = traces.spans(found.id) if traces is not None else ()
     views = tuple(
@@ -113,9 +112,8 @@ async def trace(group: str, service: Serving, caller: Caller, request: Request) 
 
 
 @router.post("/groups/{group}/spans", response_model=Done)
-async def hand_in(group: str, body: SpansBody, service: Serving, caller: Caller, request: Request) -> Response:
+async def hand_in(found: OfGroup, body: SpansBody, service: Serving, caller: Caller, request: Request) -> Response:
     """Spans that a member measured: they join the group's trace. Not journalled: losing them loses no fact."""
-    found = service.group(group, caller)
     if caller.task is not None:
         slot = find_slot(found, caller.task.member, caller.task.index)
         require_newest(slot, caller.task.incarnation, "the token is of incarnation")

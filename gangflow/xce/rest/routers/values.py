@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 from fastapi import APIRouter, Response
 
 from gangflow.xce.core.inputs import PutValue
 from gangflow.xce.core.state import KeyValue
-from gangflow.xce.rest.access import Asking, Caller, Serving, shown
+from gangflow.xce.rest.access import Asking, Caller, OfGroup, Serving, shown
+from gangflow.xce.rest.json_text import strict_json
 from gangflow.xce.rest.messages import ValueBody, ValueList, ValueView, VersionView
 from gangflow.xce.rest.pages import Cursor, Limit
 from gangflow.xce.rest.problems import Refusal
@@ -23,10 +22,10 @@ VALUES_LIMIT = 100
 
 @router.get("", response_model=ValueList)
 async def values(
-    group: str, caller: Caller, service: Serving, prefix: str = "", limit: Limit = VALUES_LIMIT, cursor: Cursor = ""
+    found: OfGroup, service: Serving, prefix: str = "", limit: Limit = VALUES_LIMIT, cursor: Cursor = ""
 ) -> Response:
     """A group's key-values, in the order of their keys."""
-    seq, found = service.controller.seq, service.group(group, caller)
+    seq = service.controller.seq
     entries = sorted(
         (
             (name, value)
@@ -42,25 +41,23 @@ async def values(
 
 
 @router.get("/{name:path}", response_model=ValueView)
-async def value(group: str, name: str, caller: Caller, service: Serving) -> Response:
+async def value(found: OfGroup, name: str, service: Serving) -> Response:
     """One key-value; version 0 if it was never written (which is a fact with a position, hence no 404)."""
-    seq, found = service.controller.seq, service.group(group, caller)
-    return shown(_view(seq, name, service.state.values.get((found.id, name))))
+    return shown(_view(service.controller.seq, name, service.state.values.get((found.id, name))))
 
 
 @router.put("/{name:path}", response_model=VersionView)
-async def put(group: str, name: str, body: ValueBody, caller: Caller, asked: Asking, service: Serving) -> Response:
+async def put(found: OfGroup, name: str, body: ValueBody, caller: Caller, asked: Asking, service: Serving) -> Response:
     """Compare-and-set. 409: `conflict` (the version moved on), `fenced` (older term), `superseded` (older incarnation)."""
-    found = service.group(group, caller)
     if not 0 < len(name) <= NAME_CHARACTERS:
         raise Refusal(422, "invalid_request", f"path.name: a key has 1 to {NAME_CHARACTERS} characters")
     if len(body.value.encode()) > VALUE_BYTES:
         raise Refusal(413, "too_large", f"a value is at most {VALUE_BYTES} bytes; put data into a claim and its path here")
     try:
-        json.loads(body.value)
+        strict_json(body.value)
     except ValueError as error:
         raise Refusal(422, "invalid_request", f"body.value: not a JSON text: {error}") from error
-    reply = await service.command(PutValue(found.id, name, body.value, body.expect, caller.task, asked))
+    reply = await service.command(PutValue(found.id, name, body.value, body.expect, caller.task, asked), caller)
     return shown(VersionView(seq=service.controller.seq, version=int(dict(reply.fields)["version"])))
 
 

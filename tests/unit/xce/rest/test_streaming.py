@@ -78,7 +78,7 @@ async def test_a_groups_filter_and_a_tasks_token_see_one_group(
     assert [event.seq for event in await take(admin.events(100, "other"), 1)] == [102]
     async with as_task() as task:
         assert [event.seq for event in await take(task.events(100), 1)] == [103]
-        with pytest.raises(Unauthorized):
+        with pytest.raises(NotFound):
             await take(task.events(100, "g2"), 1)
 
 

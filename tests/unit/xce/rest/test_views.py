@@ -97,7 +97,7 @@ def test_what_may_run_on_a_silent_host_is_unknown(slot: SlotState, states: dict[
     state = replace(
         state, hosts={name: replace(each, state=states.get(name, HostState.UP)) for name, each in state.hosts.items()}
     )
-    assert slot_view(state, Slot("a", 0, slot, 1, 1, (task("h0"),))).lsf == word
+    assert slot_view(state, running(), Slot("a", 0, slot, 1, 1, (task("h0"),))).lsf == word
 
 
 def test_never_placed_placed_started_and_broken_are_different() -> None:
@@ -109,7 +109,7 @@ def test_never_placed_placed_started_and_broken_are_different() -> None:
         Slot("a", 0, SlotState.STARTING, 1),
         Slot("a", 0, SlotState.BACKOFF, 1),
     ]
-    assert len({slot_view(state, slot).state for slot in slots}) == 4
+    assert len({slot_view(state, running(), slot).state for slot in slots}) == 4
 
 
 def test_the_queue_is_in_order() -> None:
