@@ -32,6 +32,8 @@ RAISED: dict[type[GangflowError], tuple[GangflowError, int]] = {
         (errors.JournalLocked("held"), 6),
         (errors.JournalCorrupt("broken at 7"), 7),
         (errors.JournalRegressed("older"), 8),
+        (errors.ReplayDiverged("at seq 7"), 11),
+        (errors.OtherVersion("decided by another"), 12),
         (errors.SetupError("no Ray"), 9),
         (errors.GroupEnded("group 'x' ended FAILED (app_exit)", group="g1", state="FAILED", cause="app_exit"), 1),
         (errors.NoQuorum("too few"), 1),
@@ -101,7 +103,7 @@ def test_brackets_in_a_message_are_text(fails: Callable[[GangflowError], Said]) 
     assert "rollout[0] and [/red]" in fails(errors.NotFound("rollout[0] and [/red]"))[2]
 
 
-@pytest.mark.parametrize("name", ["plan", "simulate", "replay", "scale", "init"])
+@pytest.mark.parametrize("name", ["plan", "simulate", "init"])
 def test_what_is_not_part_of_this_version_is_refused_by_name(name: str) -> None:
     result = CliRunner().invoke(command.app, [name, "something", "--seed", "3"])
     assert result.exit_code == 2
