@@ -11,6 +11,7 @@ from gangflow.specs.base import Label, Name, Spec, Text, Whole, Word, check
 from gangflow.specs.container import ContainerRuntime, runtime_faults
 from gangflow.specs.faults import Fault, nearest
 from gangflow.specs.hostrange import expand_range
+from gangflow.specs.journal import JournalSpec
 from gangflow.specs.profiles import Profile
 from gangflow.specs.quantity import Cpu, Memory
 
@@ -97,6 +98,8 @@ class ClusterSpec(Spec):
     """Application profiles: what members that name one leave out."""
     container_runtime: ContainerRuntime | None = None
     """How members with a `container` are run; without it there are none."""
+    journal: JournalSpec = Field(default_factory=JournalSpec)
+    """How much of its history is kept."""
 
     if TYPE_CHECKING:
 

@@ -111,6 +111,8 @@ class Runtime:
                 token=self.token,
                 home=home.path,
                 levels=cluster.levels,
+                retention_ms=cluster.journal.keep,
+                retention_bytes=cluster.journal.keep_size * 2**20,
                 task_token=Tokens(self.token).task_token,
                 traceparent=traceparent,
             ),

@@ -61,6 +61,8 @@ class Options:
     """Images kept: the older ones are there for the day when the newest is damaged."""
     retention_ms: int = 7 * 86_400_000
     """Records are kept this long, and longer while no image covers them."""
+    retention_bytes: int = 0
+    """And at most so many bytes of them, the newest; 0: no limit. Those that no image covers stay all the same."""
 
 
 class SystemClock:

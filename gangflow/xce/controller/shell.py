@@ -305,7 +305,7 @@ class Controller:
 
             def save() -> None:
                 self._journal.save_image(taken.seq, raw, self.options.images)
-                self._journal.forget(before_ms)
+                self._journal.forget(before_ms, self.options.retention_bytes)
 
             await self._writer.on_disk(save)
         except JournalError as error:
