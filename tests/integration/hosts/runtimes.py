@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import itertools
+import shutil
 import stat
+import subprocess
 import sys
+import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from gangflow.xce.core.containers import contained, container_name, probe_inside
@@ -95,33 +101,82 @@ def stub(folder: Path) -> ContainerPlan:
     (folder / "containers").mkdir()
     program.write_text(STUB.format(python=sys.executable, state=str(folder / "containers")))
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    return podman(str(program), "stub:1")
+    return podman((str(program),), "stub:1")
 
 
-def podman(program: str, image: str, *more: str, **fields: object) -> ContainerPlan:
+def podman(program: Sequence[str], image: str, options: Sequence[str] = ()) -> ContainerPlan:
     """How `podman` is asked, as the documentation has it."""
-    run = (
-        program,
-        "run",
-        *more,
-        "--rm",
-        "--name",
-        "{name}",
-        "--workdir",
-        "{cwd}",
-        "{environment}",
-        "{mounts}",
-        "{image}",
-        "{command}",
-    )
+    words = ("--rm", "--name", "{name}", "--workdir", "{cwd}", "{environment}", "{mounts}", "{image}", "{command}")
     return ContainerPlan(
         image,
-        run,
+        (*program, "run", *options, *words),
         variable=("--env", "{variable}"),
         mount=("--volume", "{source}:{target}"),
-        probe=(program, "exec", "{name}", "{command}"),
-        **fields,  # type: ignore[arg-type]
+        probe=(*program, "exec", "{name}", "{command}"),
     )
+
+
+_CLUSTERS = itertools.count(1)
+
+
+class Unusable(Exception):
+    """Why there is no real runtime here."""
+
+
+LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
+"""Podman's own defaults are more than a sandbox may have."""
+
+
+def real_podman(folder: Path) -> tuple[ContainerPlan, tuple[str, ...]]:
+    """Podman with a store of its own in `folder` and an image of busybox made on the spot, and the words it is called by.
+
+    Raises Unusable with what was tried and what came back.
+    """
+    found, busybox = shutil.which("podman"), shutil.which("busybox")
+    if found is None or busybox is None:
+        raise Unusable(f"{'podman' if found is None else 'busybox'} is not installed")
+    program = (found, "--root", f"{folder}/s", "--runroot", f"{folder}/r", "--tmpdir", f"{folder}/t")
+    program += ("--storage-driver", "vfs", "--cgroup-manager", "cgroupfs")
+    said = _asked((*program, "import", "-", "localhost/busybox:1"), _root_filesystem(Path(busybox)))
+    if said:
+        raise Unusable(f"podman import: {said}")
+    tried = []
+    for options in ((), LIMITS, (*LIMITS, "--runtime", "runc"), (*LIMITS, "--cgroups", "disabled")):
+        options = ("--network", "host", *options)
+        said = _asked((*program, "run", "--rm", *options, "localhost/busybox:1", "true"))
+        if not said:
+            return podman(program, "localhost/busybox:1", options), program
+        tried.append(f"{' '.join(options)}: {said}")
+    raise Unusable("podman run: " + "; ".join(tried))
+
+
+def _asked(argv: Sequence[str], given: bytes = b"") -> str:
+    """Empty if it went well, else the last line of what it said."""
+    try:
+        done = subprocess.run(argv, input=given, capture_output=True, timeout=120, check=False)
+    except subprocess.TimeoutExpired:
+        return "no end within 120 s"
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    return "" if done.returncode == 0 else (lines[-1] if lines else f"code {done.returncode}")
+
+
+def _root_filesystem(busybox: Path) -> bytes:
+    """A tar of a busybox and the names that the tests call it by."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for name in ("bin", "tmp"):
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(entry)
+        content = busybox.read_bytes()
+        entry = tarfile.TarInfo("bin/busybox")
+        entry.mode, entry.size = 0o755, len(content)
+        tar.addfile(entry, io.BytesIO(content))
+        for name in ("sh", "cat", "sleep", "touch", "true", "test", "tr"):
+            entry = tarfile.TarInfo(f"bin/{name}")
+            entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
+            tar.addfile(entry)
+    return made.getvalue()
 
 
 def inside(
@@ -133,10 +188,9 @@ def inside(
     cwd: str = "",
     paths: tuple[str, ...] = (),
     ready: ProbePlan | None = None,
-    cluster: str = "c1",
 ) -> Launch:
-    """What the core would launch."""
-    name = container_name(cluster, "g1", "m", index, incarnation, 0)
+    """What the core would launch, each time in another cluster."""
+    name = container_name(f"c{next(_CLUSTERS)}", "g1", "m", index, incarnation, 0)
     made = contained(plan, command, name=name, cwd=cwd, variables=environment or {}, paths=paths)
     return Launch(
         made.argv,
