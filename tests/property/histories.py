@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.asking import asks_of
@@ -20,11 +21,12 @@ from gangflow.xce.core.plan import (
     BarrierPlan,
     Cause,
     ClaimPlan,
+    ExclusionPlan,
     GroupPlan,
     MemberPlan,
     RulePlan,
 )
-from gangflow.xce.core.state import GroupState, HostFacts, SlotState, State, TaskPhase
+from gangflow.xce.core.state import Group, GroupState, HostFacts, SlotState, State, TaskPhase
 from gangflow.xce.core.turn import Turn
 from gangflow.xce.machine import Decision, Scheduler, handle, next_deadline
 from tests.property.greedy import Greedy
@@ -44,11 +46,13 @@ def random_plan(random: Random, name: str, standalone: Sequence[str] = ()) -> Gr
     if random.random() < 0.8:
         probed = {"ready": READY, "ports": ("http",), "ready_timeout_ms": 15_000} if random.random() < 0.2 else {}
         tasks, cpu = random.choice([1, 1, 2, 3]), random.choice([500, 1_000, 2_000])
-        members.append(job("actor", tasks=tasks, cpu=cpu, grace_ms=2_000, **probed))
+        limits = random_limits(random)
+        members.append(job("actor", tasks=tasks, cpu=cpu, grace_ms=2_000, **probed, **limits))
     if random.random() < 0.8 or not members:
         count = random.randint(1, 3)
         least = random.randint(1, count)
-        probe = {} if random.random() < 0.7 else {"ready": None}
+        probe: dict[str, Any] = {} if random.random() < 0.7 else {"ready": None}
+        probe |= random_limits(random)
         members.append(
             replicas("rollout", count, least, cpu=random.choice([500, 1_000]), ready_timeout_ms=15_000, grace_ms=2_000, **probe)
         )
@@ -76,8 +80,18 @@ def random_plan(random: Random, name: str, standalone: Sequence[str] = ()) -> Gr
         priority=random.choice([50, 50, 80]),
         recovery_timeout_ms=30_000,
         termination_delay_ms=random.choice([0, 0, 3_000]),
+        exclusion=ExclusionPlan(random.choice([0, 1, 1, 2]), 60_000, random.choice([1, 4])),
     )
     return replace(made, rules=tuple(replace(rule, backoff=BACKOFF) for rule in made.rules))
+
+
+def random_limits(random: Random) -> dict[str, int]:
+    """Sometimes a runtime limit, perhaps with a warning, and a time to drain."""
+    limits = {"drain_ms": random.choice([0, 0, 1_500])}
+    if random.random() < 0.2:
+        limits |= {"runtime_limit_ms": random.choice([8_000, 30_000])}
+        limits |= random.choice([{}, {"warn_before_ms": 3_000, "warn_signal": 10}])
+    return limits
 
 
 def random_rule(random: Random, members: list[MemberPlan]) -> RulePlan:
@@ -115,12 +129,17 @@ def random_faults(random: Random) -> Faults:
     )
 
 
+def waits_for_places(group: Group) -> bool:
+    """Whether a slot of a group that runs waits for room, and says so."""
+    return any(slot.state is SlotState.PENDING and slot.reason is not None for slot in group.slots.values())
+
+
 class History:
     """One seed's history: `play` it, then `calm` it and see that everything comes to an end."""
 
-    def __init__(self, seed: int, scheduler: type[Scheduler] = Greedy) -> None:
+    def __init__(self, seed: int, scheduler: type[Scheduler] = Greedy, facts: tuple[HostFacts, ...] = ()) -> None:
         self.random = Random(seed)
-        self.facts: tuple[HostFacts, ...] = hosts(self.random.randint(2, 4), node=self.random.choice(["", "", "one"]))
+        self.facts = facts or hosts(self.random.randint(2, 4), node=self.random.choice(["", "", "one"]))
         self.world = World(self.random, self.facts, scheduler, random_faults(self.random))
         self.world.duration_ms = self.random.choice([4, 400, 5_000, 20_000, 60_000])
         self.world.after_step.append(self.check)
@@ -131,10 +150,13 @@ class History:
         self.index = Index(self.world.state)
         self.submitted = 0
         self.steps = 0
+        self.moved: dict[str, int] = {}
+        """When something last happened to a group."""
 
     def check(self, world: World, before: State, decision: Decision) -> None:
         """Every invariant, after every step."""
         self.steps += 1
+        self.moved.update(dict.fromkeys(decision.touched if decision.events else (), decision.now_ms))
         faults = [*check_step(before, decision.events, decision.state), *check(decision.state)]
         told = "\n  ".join(repr(event)[:300] for event in decision.events)
         assert not faults, f"at {decision.now_ms}: {faults}\nafter\n  {told}"
@@ -169,8 +191,10 @@ class History:
 
     def move(self) -> None:
         """One random command or fault."""
-        moves = [self.submit, self.submit, self.end, self.report, self.restart, self.value, self.coordinate]
+        moves = [self.submit] * 5 + [self.end, self.report, self.restart, self.value, self.coordinate]
         moves += [self.create_claim, self.delete_claim, self.lose_claim]
+        moves += [self.suspend, self.resume, self.resume, self.restart_group, self.stop_member, self.drain_slot]
+        moves += [self.close, self.open, self.open, self.lift]
         moves += [self.kill_agent, self.kill_node, self.cut_off, self.revive, self.revive, self.crash, self.again]
         self.random.choice(moves)()
 
@@ -217,6 +241,53 @@ class History:
         found = self.some_slot()
         if found is not None:
             self.world.feed(inp.RestartSlot(*found))
+
+    def suspend(self) -> None:
+        group = self.some_group()
+        if group is not None:
+            self.ask(inp.SuspendGroup(group, "at night"))
+
+    def resume(self) -> None:
+        suspended = [group.id for group in self.world.state.groups.values() if group.state is G.SUSPENDED]
+        group = self.random.choice(suspended) if suspended else self.some_group()
+        if group is not None:
+            self.ask(inp.ResumeGroup(group))
+
+    def restart_group(self) -> None:
+        group = self.some_group()
+        if group is not None:
+            self.ask(inp.RestartGroup(group))
+
+    def stop_member(self) -> None:
+        group = self.some_group()
+        if group is not None and self.random.random() < 0.5:
+            members = self.world.state.groups[group].plan.members
+            self.ask(inp.StopMember(group, self.random.choice(members).name))
+
+    def drain_slot(self) -> None:
+        found = self.some_slot()
+        if found is not None:
+            self.ask(inp.DrainSlot(*found))
+
+    def close(self) -> None:
+        self.ask(inp.CloseHost(self.random.choice(self.facts).name, self.random.random() < 0.5))
+
+    def open(self) -> None:
+        closed = [host.facts.name for host in self.world.state.hosts.values() if host.closed]
+        self.ask(inp.OpenHost(self.random.choice(closed or [self.facts[0].name])))
+
+    def lift(self) -> None:
+        for group in self.world.state.groups.values():
+            for host in group.excluded:
+                if self.random.random() < 0.5:
+                    self.ask(inp.LiftExclusion(group.id, host))
+
+    def ask(self, command: inp.Command) -> None:
+        """A command whose good answers are counted, so that a test can see that it does something at all."""
+        decision = self.world.feed(command)
+        if decision.replies[0] is not None and decision.replies[0].ok and decision.events:
+            name = type(command).__name__
+            self.world.fired[name] = self.world.fired.get(name, 0) + 1
 
     def value(self) -> None:
         group = self.some_group()
@@ -277,18 +348,32 @@ class History:
         for agent in self.world.agents.values():
             if not agent.up or agent.cut:
                 self.world.revive(agent)
+        for host in self.world.state.hosts.values():
+            self.world.feed(inp.OpenHost(host.facts.name))
+        for group in self.world.state.groups.values():
+            for host_name in group.excluded:
+                self.world.feed(inp.LiftExclusion(group.id, host_name))
+        self.world.run(self.world.now_ms + LONGEST_MS)
+        for group in self.world.state.groups.values():
+            assert group.state is not G.SUSPENDING, f"{group.id} is not gone yet: {group.slots}"
+            if group.state is G.SUSPENDED and self.random.random() < 0.8:
+                self.world.feed(inp.ResumeGroup(group.id))
         self.world.run(self.world.now_ms + 10 * LONGEST_MS)
         for group in self.world.state.groups.values():
             story = f"{group.id} is {group.state.value}: {group.cause} {group.message} {group.reason}"
-            assert group.state.terminal or group.state in (G.RUNNING, G.PENDING, *ACTIVE), story
+            if not group.state.terminal and any(member.runtime_limit_ms for member in group.plan.members):
+                # What may run for so long only, and is restarted then, is never at rest; but it does not stand still either.
+                if group.state not in (G.RUNNING, G.PENDING, G.SUSPENDED) and not waits_for_places(group):
+                    assert self.moved[group.id] + 2 * LONGEST_MS > self.world.now_ms, story
+                continue
+            assert group.state.terminal or group.state in (G.RUNNING, G.PENDING, G.SUSPENDED, *ACTIVE), story
             if group.state is G.PENDING:
                 assert group.reason is not None, story
                 assert group.reason.code != "BACKOFF", story
             elif group.state in ACTIVE and group.state is not G.RUNNING:
                 # Broken and repaired as soon as there is room: the slot says so.
-                waits = [slot for slot in group.slots.values() if slot.state is SlotState.PENDING and slot.reason is not None]
                 assert group.state is G.DEGRADED, story
-                assert waits, story
+                assert waits_for_places(group), story
         self.nobody_waits_in_vain()
         self.nobody_is_left_unready()
         for host in self.world.state.hosts.values():

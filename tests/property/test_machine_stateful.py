@@ -9,12 +9,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gangflow.xce.core import inputs as inp
+from gangflow.xce.core.plan import Action, BackoffPlan, ExclusionPlan, RulePlan
+from gangflow.xce.core.state import GroupState
 from gangflow.xce.placement import Scheduler
 from tests.property.greedy import Greedy
 from tests.property.histories import History
 from tests.property.world import Faults
-from tests.unit.xce.core.plans import plan, replicas
+from tests.unit.xce.core.plans import hosts, plan, replicas
 
+OPERATED = {"SuspendGroup", "ResumeGroup", "RestartGroup", "StopMember", "DrainSlot", "CloseHost", "OpenHost"}
 SEEDS = int(os.environ.get("SEEDS", "40"))
 
 
@@ -62,16 +65,38 @@ def test_edges_of_probes_that_come_late_and_twice_flip_nothing(seed: int) -> Non
     assert all(slot.incarnation == 1 for group in world.state.groups.values() for slot in group.slots.values())
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_hosts_on_which_a_group_fails_again_and_again_are_left_within_the_guards(seed: int) -> None:
+    """Scenario 71: tasks that fail, hosts that come and go, exclusions that are lifted; every invariant after every step."""
+    history = History(seed, Scheduler if seed % 2 else Greedy, hosts(4))
+    world = history.world
+    world.faults = Faults(exit_fail=150, refuse=50)
+    world.jobs_end = False
+    world.start()
+    rule = RulePlan(Action.RESTART_MEMBER, backoff=BackoffPlan(200, 1_000, 200))
+    members = (replicas(count=12, least=3, ready_timeout_ms=15_000),)
+    world.feed(inp.SubmitGroup(plan(*members, rules=(rule,), exclusion=ExclusionPlan(2, 30_000, 2))))
+    most = 0
+    for _ in range(60):
+        world.run(world.now_ms + history.random.choice([200, 1_000, 4_000]))
+        most = max(most, len(world.state.groups["g1"].excluded))
+        history.random.choice([history.kill_agent, history.close, history.open, history.lift, history.revive, history.crash])()
+    assert most == 2, "the cap"
+    assert world.fired["LiftExclusion"] > 0
+    history.calm()
+    assert world.state.groups["g1"].state is GroupState.RUNNING
+
+
 def test_the_faults_of_the_histories_do_happen() -> None:
     """A fault test whose faults never fire proves nothing."""
     fired: dict[str, int] = {}
     ends: dict[str, int] = {}
-    for seed in range(24):
+    for seed in range(60):
         world = play(seed, Greedy).world
         for name, count in world.fired.items():
             fired[name] = fired.get(name, 0) + count
         for group in world.state.groups.values():
             ends[group.state.value] = ends.get(group.state.value, 0) + 1
     expected = {"lost effect", "doubled effect", "late effect", "stale report", "lost acknowledgement", "controller", "agent"}
-    assert expected | {"node", "cut", "failed", "refused", "unready", "hang", "stale edge"} <= set(fired)
+    assert expected | OPERATED | {"warned", "node", "cut", "failed", "refused", "unready", "hang", "stale edge"} <= set(fired)
     assert {"SUCCEEDED", "FAILED", "CANCELLED"} <= set(ends)

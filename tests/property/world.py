@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from random import Random
 
 from gangflow.xce.core import inputs as inp
-from gangflow.xce.core.effects import Effect, Prepare, Provision, Release, Start, Stop, Unprepare
+from gangflow.xce.core.effects import Effect, Prepare, Provision, Release, Start, Stop, Unprepare, Warn
 from gangflow.xce.core.events import Event
 from gangflow.xce.core.evolve import apply_all
 from gangflow.xce.core.inputs import Command, Input, Reply, Report
@@ -253,7 +253,7 @@ class World:
         if not self.chance(self.faults.lose, "lost acknowledgement"):
             del agent.outbox[:count]
 
-    def _deliver(self, agent: Agent, effect: Prepare | Unprepare | Start | Stop) -> None:
+    def _deliver(self, agent: Agent, effect: Prepare | Unprepare | Start | Stop | Warn) -> None:
         if not agent.up or agent.cut:
             return
         key = effect.task
@@ -268,6 +268,8 @@ class World:
                 self._end(agent, held, inp.TaskExited(key, effect.host, message="unprepared while it ran"))
         elif isinstance(effect, Start):
             self._start(agent, effect, held)
+        elif isinstance(effect, Warn):
+            self._warn(agent, effect, held)
         elif held is None:
             self.say(agent, inp.TaskExited(key, effect.host, message="not known here"))
         else:
@@ -297,6 +299,13 @@ class World:
         if held.effect.launch.ready is not None and not self.chance(self.faults.never_ready, "never ready"):
             self.later(self.random.randrange(10, 2_000), lambda: self._become_ready(agent, held))
         self._live(agent, held)
+
+    def _warn(self, agent: Agent, effect: Warn, held: Running | None) -> None:
+        """The runtime limit is near: some jobs finish in time because of it."""
+        self.fired["warned"] = self.fired.get("warned", 0) + 1
+        self.say(agent, inp.TaskWarned(effect.task, effect.host))
+        if held is not None and held.pid and self.random.random() < 0.3:
+            self.later(500, lambda: self._end(agent, held, inp.TaskExited(effect.task, held.host, code=0)))
 
     def _become_ready(self, agent: Agent, held: Running) -> None:
         if agent.held.get(held.effect.task) is held and agent.up and not held.ready:

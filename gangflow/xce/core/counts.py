@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gangflow.xce.core.plan import MemberKind, MemberPlan
-from gangflow.xce.core.state import Group, GroupState, Slot, SlotState, TaskPhase
+from gangflow.xce.core.state import Group, GroupState, Next, Slot, SlotState, TaskPhase
 
 STARTED = frozenset({SlotState.READY, SlotState.DONE})
 UP = frozenset({SlotState.RUNNING, SlotState.READY, SlotState.DONE})
@@ -68,8 +68,9 @@ def ready(group: Group, member: MemberPlan) -> int:
 
 
 def wanted(group: Group, member: MemberPlan) -> int:
-    """How many of its slots are not RETIRED."""
-    return sum(1 for slot in slots_of(group, member) if slot.state is not SlotState.RETIRED)
+    """How many of its slots are not given up, nor on their way to that."""
+    slots = slots_of(group, member)
+    return sum(1 for slot in slots if slot.state is not SlotState.RETIRED and slot.next is not Next.RETIRE)
 
 
 def started(group: Group) -> bool:
