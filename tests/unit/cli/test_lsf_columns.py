@@ -57,7 +57,7 @@ def test_hosts_have_the_columns_of_bhosts() -> None:
 
 
 def test_claims_slots_and_the_queue() -> None:
-    claims = [claim_view(claim) for claim in STATE.claims.values()]
+    claims = [claim_view(STATE, claim) for claim in STATE.claims.values()]
     assert CLAIMS.text(claims, CLAIMS.choose("name state path"), header=False) == "ckpt  READY  /claims/c1"
     slots = SLOTS.text(slots_of(VIEWS[:1]), SLOTS.choose("slot state address reason"), header=False).splitlines()
     assert slots[0].split() == ["actor[0]", "READY", "http=127.0.0.1:20000", "-"]
@@ -98,7 +98,7 @@ def test_tasks_on_one_host_are_counted() -> None:
 def test_every_column_prints_something_for_every_view(table: object) -> None:
     views = {
         id(GROUPS): VIEWS, id(MEMBERS): members_of(VIEWS), id(SLOTS): slots_of(VIEWS), id(HOSTS): host_views(STATE),
-        id(CLAIMS): [claim_view(claim) for claim in STATE.claims.values()], id(QUEUE): queue_items(STATE.groups.values()),
+        id(CLAIMS): [claim_view(STATE, claim) for claim in STATE.claims.values()], id(QUEUE): queue_items(STATE.groups.values()),
     }[id(table)]  # fmt: skip
     assert views
     names = tuple(table.fields)  # type: ignore[attr-defined]

@@ -47,7 +47,7 @@ class FakeClient:
         return HostList(seq=9, hosts=host_views(STATE))
 
     def claims(self, group: str, cursor: str) -> ClaimList:
-        return ClaimList(seq=9, claims=() if group else tuple(claim_view(claim) for claim in STATE.claims.values()))
+        return ClaimList(seq=9, claims=() if group else tuple(claim_view(STATE, claim) for claim in STATE.claims.values()))
 
     def queue(self, cursor: str) -> QueueView:
         return QueueView(seq=9, groups=queue_items(STATE.groups.values()))
