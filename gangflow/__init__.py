@@ -10,7 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gangflow.errors import GangflowError, GroupEnded, NoQuorum, SpecError, XceError
+    from gangflow import aio, events, testing
+    from gangflow.errors import (
+        ChangeFailed,
+        Conflict,
+        GangflowError,
+        Gone,
+        GroupEnded,
+        NoQuorum,
+        NotFound,
+        SpecError,
+        Unreachable,
+        XceError,
+    )
     from gangflow.member.context import Context, context
     from gangflow.runs import Run, attach, launch
     from gangflow.specs.claims import Claim
@@ -27,7 +39,18 @@ if TYPE_CHECKING:
     from gangflow.specs.warning import RunWarning
 
 _HOMES = {
-    "gangflow.errors": ("GangflowError", "GroupEnded", "NoQuorum", "SpecError", "XceError"),
+    "gangflow.errors": (
+        "ChangeFailed",
+        "Conflict",
+        "GangflowError",
+        "Gone",
+        "GroupEnded",
+        "NoQuorum",
+        "NotFound",
+        "SpecError",
+        "Unreachable",
+        "XceError",
+    ),
     "gangflow.runs": ("Run", "attach", "launch"),
     "gangflow.member.context": ("Context", "context"),
     "gangflow.specs.claims": ("Claim",),
@@ -43,14 +66,18 @@ _HOMES = {
     "gangflow.specs.scale": ("Ratio", "Scale"),
     "gangflow.specs.warning": ("RunWarning",),
 }
+_ROOMS = ("aio", "events", "testing")
+"""Modules that are reached as attributes, too: `gf.events.SlotFailed`."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Backoff",
     "Barrier",
+    "ChangeFailed",
     "Claim",
     "ClusterSpec",
     "CoStartGroup",
+    "Conflict",
     "Container",
     "ContainerRuntime",
     "Context",
@@ -59,12 +86,14 @@ __all__ = [
     "FailureRule",
     "FileProbe",
     "GangflowError",
+    "Gone",
     "GroupEnded",
     "HostSpec",
     "HttpProbe",
     "Job",
     "Mount",
     "NoQuorum",
+    "NotFound",
     "Pack",
     "Placement",
     "Profile",
@@ -78,18 +107,24 @@ __all__ = [
     "Scale",
     "SpecError",
     "TcpProbe",
+    "Unreachable",
     "XceError",
+    "aio",
     "attach",
     "context",
     "dump",
+    "events",
     "launch",
     "load",
     "load_cluster",
+    "testing",
 ]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"gangflow.{name}")
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'gangflow' has no attribute {name!r}")
@@ -99,4 +134,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME_OF])
+    return sorted([*globals(), *_HOME_OF, *_ROOMS])

@@ -10,12 +10,15 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gangflow.errors import Problem, SpecError
 from gangflow.home import Home, new_home
 from gangflow.specs.cluster import ClusterSpec
 from gangflow.xce.rest.client import Client
+
+if TYPE_CHECKING:
+    from gangflow.xce.rest.aclient import AsyncClient
 
 Say = Callable[[str], None]
 """Hears what is being done, for people who wait."""
@@ -44,6 +47,10 @@ class Cluster(Protocol):
 
     def client(self) -> Client: ...
 
+    def aclient(self) -> AsyncClient:
+        """As `client`, for an event loop."""
+        ...
+
     def coordinate(self, group: str) -> None:
         """Start the group's coordinator; it outlives this process and is restarted when it dies."""
         ...
@@ -63,6 +70,12 @@ class Remote:
     def client(self) -> Client:
         """A client of it."""
         return Client(self.name, self._token)
+
+    def aclient(self) -> AsyncClient:
+        """The same for an event loop."""
+        from gangflow.xce.rest.aclient import AsyncClient
+
+        return AsyncClient(self.name, self._token)
 
     def coordinate(self, group: str) -> None:
         """The coordinator is a supervised process on this machine."""
@@ -123,8 +136,14 @@ def _coordinate_again(cluster: Cluster, say: Say) -> None:
             cursor = page.next
 
 
+IN_PROCESS: dict[str, Cluster] = {}
+"""Clusters that live in this very process, by address: `gangflow.testing` keeps its own here while they are open."""
+
+
 def join_cluster(address: str, *, say: Say = silent) -> Cluster:
     """The cluster at an address: an XCE's URL, the home of a kept cluster, or a Ray cluster's `host:port`."""
+    if address in IN_PROCESS:
+        return IN_PROCESS[address]
     if address.startswith(("http://", "https://")):
         return Remote(address.rstrip("/"), os.environ.get("GANGFLOW_TOKEN") or os.environ.get("XCE_TOKEN", ""))
     path = Path(address).expanduser()

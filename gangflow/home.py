@@ -21,6 +21,7 @@ import psutil
 from gangflow.errors import Unreachable
 
 if TYPE_CHECKING:
+    from gangflow.xce.rest.aclient import AsyncClient
     from gangflow.xce.rest.client import Client
 
 ROOT_VARIABLE = "GANGFLOW_ROOT"
@@ -80,6 +81,12 @@ class Home:
         from gangflow.xce.rest.client import Client
 
         return Client(self.url, self.token, patience=patience)
+
+    def aclient(self, patience: float = 15.0) -> AsyncClient:
+        """The same for an event loop."""
+        from gangflow.xce.rest.aclient import AsyncClient
+
+        return AsyncClient(self.url, self.token, patience=patience)
 
 
 def root() -> Path:

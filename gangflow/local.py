@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -29,6 +30,9 @@ from gangflow.home import Home
 from gangflow.specs.cluster import ClusterSpec
 from gangflow.specs.document import dump
 from gangflow.xce.rest.client import Client
+
+if TYPE_CHECKING:
+    from gangflow.xce.rest.aclient import AsyncClient
 
 START_S = 60
 """For a controller to recover its journal, find its agents and listen."""
@@ -85,6 +89,10 @@ class LocalCluster:
     def client(self) -> Client:
         """A client of its controller."""
         return self.home.client()
+
+    def aclient(self) -> AsyncClient:
+        """The same for an event loop."""
+        return self.home.aclient()
 
     def coordinate(self, group: str) -> None:
         """The coordinator is a supervised process beside the controller."""

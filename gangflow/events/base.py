@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
+
+_IN_FRONT = frozenset({"seq", "at_ms", "group", "member", "slot", "stderr_tail"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,18 @@ class Event:
     def at(self) -> datetime:
         """`at_ms` as a time in UTC."""
         return datetime.fromtimestamp(self.at_ms / 1000, UTC)
+
+    def __str__(self) -> str:
+        """As one line: when, what, of whom, and whatever else it says."""
+        said = {
+            field.name: value
+            for field in fields(self)
+            if field.name not in _IN_FRONT and (value := getattr(self, field.name)) not in ("", field.default)
+        }
+        member, slot = getattr(self, "member", ""), getattr(self, "slot", -1)
+        where = f"{member}[{slot}]" if member and slot >= 0 else member
+        words = [f"{self.at:%H:%M:%S}", type(self).__name__, where, *(f"{name}={value}" for name, value in said.items())]
+        return " ".join(word for word in words if word)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

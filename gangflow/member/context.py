@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gangflow.channel import FAILURE, WeightsId
 from gangflow.errors import GangflowError
@@ -25,13 +25,27 @@ from gangflow.member.trace import Spans
 from gangflow.member.weights import Weights
 from gangflow.xce.rest.client import Client
 
+if TYPE_CHECKING:
+    from gangflow.member.wire import Wire
+    from gangflow.xce.rest.aclient import AsyncClient
+
 
 class Context:
     """One per process (`context()` gives it). Everything that talks to XCE starts at its first use."""
 
-    def __init__(self, identity: Identity, client: Client | None = None) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        client: Client | None = None,
+        *,
+        aclient: Callable[[], AsyncClient] | None = None,
+        wire: Wire | None = None,
+    ) -> None:
+        """`client`, `aclient` and `wire`: other ways to XCE and to the rollouts, for tests."""
         self.identity = identity
         self.client = client or Client(identity.url, identity.token)
+        self._aclient = aclient
+        self._wire = wire
         self.claims = Claims(identity)
         self._follower = Follower(self.client, identity.group)
         self._published = Published(identity.incarnation)
@@ -39,7 +53,13 @@ class Context:
         self._checkpoints = Checkpoints(self.client, identity.group, identity.incarnation)
         self.weights = Weights(self.client, identity.group, identity.incarnation, self._published, self._follower)
         self._rollouts = Rollouts(
-            self._follower, self._published, Ledger(identity.group), IoThread(), beat=self._touch, on_policy=self._tell
+            self._follower,
+            self._published,
+            Ledger(identity.group),
+            IoThread(),
+            beat=self._touch,
+            on_policy=self._tell,
+            wire=wire,
         )
         self._staleness_known = False
         self._span_client: Client | None = None
@@ -135,6 +155,7 @@ class Context:
 
     def close(self) -> None:
         """Stop the background threads; only tests need it."""
+        self._heartbeat.close()
         self._follower.close()
         self._rollouts.close()
         self.client.close()
@@ -181,3 +202,16 @@ def context() -> Context:
         if _context is None:
             _context = Context(Identity.read(os.environ))
         return _context
+
+
+@contextmanager
+def installed(context: Context) -> Iterator[Context]:
+    """Within the block `gangflow.context()` gives this one: for tests of programs that call it themselves."""
+    global _context  # noqa: PLW0603 - the same one
+    with _lock:
+        before, _context = _context, context
+    try:
+        yield context
+    finally:
+        with _lock:
+            _context = before

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -35,8 +34,11 @@ class Heartbeat:
         self._fields: dict[str, Any] = {}
         self._due = False
         self._sending = False
+        self._closing = False
         self._thread: threading.Thread | None = None
         self._superseded: Superseded | None = None
+        self.on_beat: Callable[[Mapping[str, Any]], None] | None = None
+        """Hears the fields of every call, also of those that are merged into one beat."""
 
     def beat(self, fields: Mapping[str, Any]) -> None:
         """Fields replace those of the same name; the others stay. TypeError when not JSON, ValueError above 4 KiB.
@@ -45,6 +47,8 @@ class Heartbeat:
         """
         if ROLE_KEY in fields:
             raise ValueError(f"{ROLE_KEY!r} is filled by the SDK")
+        if self.on_beat is not None:
+            self.on_beat(fields)
         with self._wake:
             if self._superseded is not None:
                 raise self._superseded
@@ -64,10 +68,21 @@ class Heartbeat:
         with self._wake:
             return self._wake.wait_for(lambda: not self._due and not self._sending, timeout_s)
 
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Send what is due, and end the thread; a later beat starts it again."""
+        with self._wake:
+            thread, self._thread, self._closing = self._thread, None, True
+            self._wake.notify_all()
+        if thread is not None:
+            thread.join(timeout_s)
+        self._closing = False
+
     def _run(self) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: self._due)
+                self._wake.wait_for(lambda: self._due or self._closing)
+                if not self._due:
+                    return
                 body = {**self._fields, ROLE_KEY: dict(self._own())}
                 self._due, self._sending = False, True
             try:
@@ -80,4 +95,5 @@ class Heartbeat:
             with self._wake:
                 self._sending = False
                 self._wake.notify_all()
-            time.sleep(self._interval_s)
+                # The pause between two beats, which only the end cuts short.
+                self._wake.wait_for(lambda: self._closing, self._interval_s)

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -29,6 +29,9 @@ from gangflow.ray.head import RayHead, head_alive, note_head, read_head, start_h
 from gangflow.specs.cluster import ClusterSpec
 from gangflow.specs.document import dump
 from gangflow.xce.rest.client import Client
+
+if TYPE_CHECKING:
+    from gangflow.xce.rest.aclient import AsyncClient
 
 CLOSE_S = 10.0
 ASK_S = 400.0
@@ -182,6 +185,12 @@ class RayCluster:
     def client(self) -> Client:
         """A client of its controller."""
         return Client(*self._address) if self._address is not None else self.home.client()
+
+    def aclient(self) -> AsyncClient:
+        """The same for an event loop."""
+        from gangflow.xce.rest.aclient import AsyncClient
+
+        return AsyncClient(*self._address) if self._address is not None else self.home.aclient()
 
     def coordinate(self, group: str) -> None:
         """Start the group's coordinator as a detached actor."""

@@ -37,6 +37,7 @@ RAISED: dict[type[GangflowError], tuple[GangflowError, int]] = {
         (errors.SetupError("no Ray"), 9),
         (errors.GroupEnded("group 'x' ended FAILED (app_exit)", group="g1", state="FAILED", cause="app_exit"), 1),
         (errors.NoQuorum("too few"), 1),
+        (errors.ChangeFailed("change c1 of g1 failed"), 1),
     )
 }
 Said = tuple[int, str, str]
