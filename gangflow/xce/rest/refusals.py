@@ -39,7 +39,7 @@ _JOURNAL: dict[str, type[JournalError]] = {
 
 
 class Busy(Exception):
-    """503: not now; worth another try with the same idempotency key."""
+    """503, or 429 `busy`: not now; worth another try with the same idempotency key."""
 
     def __init__(self, refusal: GangflowError) -> None:
         super().__init__(str(refusal))
@@ -47,16 +47,16 @@ class Busy(Exception):
 
 
 def transient(error: BaseException) -> bool:
-    """Nobody answered, or answered 503."""
+    """Nobody answered, or whoever did has no time now."""
     return isinstance(error, Busy | httpx.TimeoutException | httpx.NetworkError | httpx.RemoteProtocolError)
 
 
 def accepted(status: int, content: bytes) -> Any:
-    """The decoded answer; the exception of its problem document if it is one; Busy for 503."""
+    """The decoded answer; the exception of its problem document if it is one; Busy where another try is worth it."""
     if status < 400:
         return json.loads(content)
     refusal = refusal_of(status, content)
-    if status == 503:
+    if status == 503 or (status == 429 and isinstance(refusal, XceError) and refusal.problem == "busy"):
         raise Busy(refusal)
     raise refusal
 
