@@ -101,6 +101,10 @@ class ContainerRuntime(Spec):
     probe: tuple[Text, ...] = ()
     """How an exec probe's command is run inside: e.g. `[podman, exec, "{name}", "{command}"]`. Empty: there are none."""
 
+    cleanup: tuple[Text, ...] = ()
+    """Run after every end, when nothing runs inside any more: e.g. `[podman, rm, --force, --ignore, "{name}"]`. What `--rm`
+    leaves to the runtime is not done when the runtime was killed with all that belongs to the task."""
+
     if TYPE_CHECKING:
 
         def __init__(self, command: object, **fields: Any) -> None: ...
@@ -112,6 +116,7 @@ class ContainerRuntime(Spec):
             *_placeholders("variable", self.variable, ("variable",), ()),
             *_placeholders("mount", self.mount, ("source", "target"), ()),
             *_placeholders("probe", self.probe, ("image", "name"), ("command",)),
+            *_placeholders("cleanup", self.cleanup, ("image", "name"), ()),
         ]
         if not faults:
             faults += _missing(self)
@@ -138,6 +143,7 @@ def _missing(runtime: ContainerRuntime) -> Iterator[Fault]:
     for key, words, needed in (
         ("command", runtime.command, ("image", "command")),
         ("probe", runtime.probe, ("name", "command")),
+        ("cleanup", runtime.cleanup, ("name",)),
         ("variable", runtime.variable, ("variable",)),
         ("mount", runtime.mount, ("source", "target")),
     ):

@@ -6,9 +6,8 @@ Pure. What no host could ever satisfy is found by placement (NEVER_FITS); here, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
-from gangflow.specs.claims import Claim
 from gangflow.specs.cluster import ClusterSpec
 from gangflow.specs.container import Container, ContainerRuntime
 from gangflow.specs.document import plain
@@ -29,7 +28,9 @@ from gangflow.xce.admission_checks import (
     requirement,
     reserved,
 )
+from gangflow.xce.admission_claims import BUILT_IN, claim_faults, claim_plans
 from gangflow.xce.core import plan
+from gangflow.xce.providers.rules import Catalog
 
 __all__ = ["ClusterDefaults", "admit", "default_rules", "defaults_of", "requirement", "task_terms"]
 
@@ -37,17 +38,25 @@ Member = Job | ReplicaSet
 HOUR_MS = 3_600_000
 
 
-def admit(group: CoStartGroup, cluster: ClusterSpec | ClusterDefaults | None = None, *, owner: str = "") -> plan.GroupPlan:
+def admit(
+    group: CoStartGroup,
+    cluster: ClusterSpec | ClusterDefaults | None = None,
+    *,
+    owner: str = "",
+    providers: Catalog = BUILT_IN,
+    claims: Collection[str] | None = None,
+) -> plan.GroupPlan:
     """The plan of a group: integers, terms of tasks, and the rules that hold where the user's own do not match.
 
-    `owner` owns it where the spec names nobody; members without an owner are the group's owner's.
+    `owner` owns it where the spec names nobody; members without an owner are the group's owner's. `providers` are those of the
+    controller; `claims` the standalone claims that the submitter may use (None: not checked here, but by the core).
 
     Raises SpecError for what the cluster does not have (a topology level, a resource, a profile, a container runtime), with the
     nearest that it has, and for what does not go together once profiles are merged.
     """
     known = defaults_of(cluster) if isinstance(cluster, ClusterSpec) else cluster or ClusterDefaults()
     merged = merged_members(group, known)
-    faults = cluster_faults(group, merged, known)
+    faults = [*cluster_faults(group, merged, known), *group.told(claim_faults(group, providers, claims))]
     if faults:
         raise fault_error(faults)
     owner = group.owner or owner
@@ -58,7 +67,7 @@ def admit(group: CoStartGroup, cluster: ClusterSpec | ClusterDefaults | None = N
     return plan.GroupPlan(
         name=group.name,
         members=members,
-        claims=tuple(_claims(group)),
+        claims=tuple(claim_plans(group, providers)),
         rules=tuple(_rules(group)),
         barrier=plan.BarrierPlan(barrier.timeout, barrier.start_timeout, barrier.max_attempts, _backoff(barrier.backoff)),
         pack=_pack(group.placement.pack),
@@ -126,6 +135,7 @@ def _container(container: Container | None, runtime: ContainerRuntime | None) ->
         mount=runtime.mount,
         mounts=tuple((mount.source, mount.target) for mount in container.mounts),
         probe=runtime.probe,
+        cleanup=runtime.cleanup,
     )
 
 
@@ -190,19 +200,6 @@ def _pack(pack: Pack | None) -> plan.Pack | None:
 
 def _backoff(backoff: Backoff) -> plan.BackoffPlan:
     return plan.BackoffPlan(backoff.initial, round(backoff.factor * 1000), backoff.max)
-
-
-def _claims(group: CoStartGroup) -> Iterator[plan.ClaimPlan]:
-    for claim in group.claims:
-        yield _claim(claim, "")
-    for name, member in group.members.items():
-        for claim in member.claims:
-            yield _claim(claim, name)
-
-
-def _claim(claim: Claim, scope: str) -> plan.ClaimPlan:
-    parameters = tuple(claim.parameters.items())
-    return plan.ClaimPlan(claim.name, claim.provider, scope, claim.retain, claim.timeout, parameters)
 
 
 def _rules(group: CoStartGroup) -> Iterator[plan.RulePlan]:

@@ -85,6 +85,11 @@ def probe_inside(plan: ContainerPlan, probe: ProbePlan | None, name: str) -> Pro
     return replace(probe, command=tuple(words))
 
 
+def cleanup_of(plan: ContainerPlan, name: str) -> tuple[str, ...]:
+    """What removes the container when it has ended, however that was; empty where nothing needs to."""
+    return tuple(_filled(word, {"image": plan.image, "name": name}) for word in plan.cleanup)
+
+
 def _filled(word: str, known: Mapping[str, str]) -> str:
     # In one pass: what is put in is never looked at again.
     return _PLACEHOLDER.sub(lambda found: known.get(found[1], found[0]), word)

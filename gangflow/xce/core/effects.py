@@ -26,6 +26,8 @@ class Launch:
     """The JSON behind `XCE_GROUP_FILE`."""
     folder_words: tuple[int, ...] = ()
     """Words of `argv` in which `{folder}` stands for the task's own folder, which only the agent knows."""
+    cleanup: tuple[str, ...] = ()
+    """Run when nothing of the task runs any more, before its exit is reported: removes what a container left."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gangflow.xce.core.claim_ids import claims_for
-from gangflow.xce.core.containers import contained, container_name, probe_inside
+from gangflow.xce.core.containers import cleanup_of, contained, container_name, probe_inside
 from gangflow.xce.core.counts import slots_of, target
 from gangflow.xce.core.effects import Launch
 from gangflow.xce.core.evolve_group import number
@@ -99,6 +99,7 @@ def _inside(state: State, group: Group, slot: Slot, task: Task, container: Conta
         folder_words=command.folder_words,
         ready=probe_inside(container, plain.ready, name),
         live=probe_inside(container, plain.live, name),
+        cleanup=cleanup_of(container, name),
     )
 
 

@@ -206,6 +206,8 @@ class ContainerPlan:
     """(source, target) beside the claims and the task's own folder."""
     probe: tuple[str, ...] = ()
     """How an exec probe's command is run inside: words with `{name}`, and `{command}`, which becomes many."""
+    cleanup: tuple[str, ...] = ()
+    """Run after its end: words with `{name}`."""
 
 
 @dataclass(frozen=True, slots=True)

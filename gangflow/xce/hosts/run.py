@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -21,7 +22,9 @@ from gangflow.xce.hosts.exits import Ending, classify, died_of_memory
 from gangflow.xce.hosts.outbox import TaskReport
 from gangflow.xce.hosts.preparing import Prepared
 from gangflow.xce.hosts.proctree import PidStart, Process, belonging, kill, read_stat
-from gangflow.xce.hosts.settings import JOIN_LOOKS, LEFTOVER_GRACE_S, VERIFY_PERIODS_S
+from gangflow.xce.hosts.settings import CLEANUP_LIMIT_S, JOIN_LOOKS, LEFTOVER_GRACE_S, VERIFY_PERIODS_S
+
+log = logging.getLogger("gangflow.agent")
 
 
 class Machine(Protocol):
@@ -151,6 +154,10 @@ class Run:
             if task is not None:
                 task.cancel()
         await self._verify_gone()
+        if self._launch.cleanup:
+            if error := await self._run_probe(self._launch.cleanup, CLEANUP_LIMIT_S):
+                log.warning("%s: clean-up: %s", self.task, error)
+            await self._verify_gone()
         status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
         oom = died_of_memory(self.pid, status == -signal.SIGKILL, self._machine.recent_oom_kills)
         if self._group is not None:

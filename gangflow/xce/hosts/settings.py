@@ -31,6 +31,8 @@ RECORD_DELAY_S = 0.2
 """After its start, until a task is on record, and in its control group."""
 JOIN_LOOKS = 4
 """Looks at a tree until all of it is in its control group; a tree that forks faster than that keeps a part outside."""
+CLEANUP_LIMIT_S = 10.0
+"""For removing what a container left. Its exit is reported afterwards, removed or not."""
 DISK_WAIT_S = 2.0
 """A report waits this long for its record on disk, then goes out all the same: a slow disk stops no member."""
 OOM_MEMORY = 10

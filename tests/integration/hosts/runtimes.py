@@ -12,7 +12,7 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from gangflow.xce.core.containers import contained, container_name, probe_inside
+from gangflow.xce.core.containers import cleanup_of, contained, container_name, probe_inside
 from gangflow.xce.core.effects import Launch
 from gangflow.xce.core.plan import ContainerPlan, ProbePlan
 
@@ -91,7 +91,14 @@ def execute(words):
     os.execvpe(command[0], command, environment)
 
 
-{{"run": run, "exec": execute}}[sys.argv[1]](sys.argv[2:])
+def remove(words):
+    for path in (STATE / words[-1]).glob("*"):
+        path.unlink()
+    if (STATE / words[-1]).exists():
+        (STATE / words[-1]).rmdir()
+
+
+{{"run": run, "exec": execute, "rm": remove}}[sys.argv[1]](sys.argv[2:])
 '''
 
 
@@ -113,6 +120,7 @@ def podman(program: Sequence[str], image: str, options: Sequence[str] = ()) -> C
         variable=("--env", "{variable}"),
         mount=("--volume", "{source}:{target}"),
         probe=(*program, "exec", "{name}", "{command}"),
+        cleanup=(*program, "rm", "--force", "--ignore", "{name}"),
     )
 
 
@@ -198,4 +206,5 @@ def inside(
         cwd,
         folder_words=made.folder_words,
         ready=probe_inside(plan, ready, name),
+        cleanup=cleanup_of(plan, name),
     )

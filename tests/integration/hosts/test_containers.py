@@ -131,12 +131,15 @@ async def test_a_killed_runtime_takes_its_container_with_it(runtime: ContainerPl
 async def test_a_killed_agent_takes_its_containers_with_it(runtime: ContainerPlan) -> None:
     """The watchdog finds what runs inside by its mark."""
     async with World() as world:
-        await started(world, inside(runtime, "sh", "-c", "echo up; while :; do sleep 1; done"), key_of(1))
+        launch = inside(runtime, "sh", "-c", "echo up; while :; do sleep 1; done")
+        await started(world, launch, key_of(1))
         await world.output(key_of(1), "up")
         prefix = marks.life_prefix(world.agent_id)
         assert processes(prefix)
         os.kill(world.agent_pid, signal.SIGKILL)
         await until(lambda: not processes(prefix))
+    # Nobody was left to clean up, unless the runtime's monitor did.
+    subprocess.run(launch.cleanup, check=True)
 
 
 async def test_an_exec_probe_asks_inside(runtime: ContainerPlan) -> None:

@@ -17,6 +17,7 @@ PODMAN = ContainerPlan(
     variable=("--env", "{variable}"),
     mount=("--volume", "{source}:{target}"),
     probe=("podman", "exec", "{name}", "{command}"),
+    cleanup=("podman", "rm", "{name}"),
 )
 
 
@@ -79,4 +80,5 @@ def test_a_launch_in_a_container_names_variables_and_mounts_claims() -> None:
     assert launch.ready is not None
     assert launch.ready.command[:2] == ("podman", "exec")
     assert launch.argv[3] == launch.ready.command[2] == f"gangflow-{stage.state.cluster_id}.g1.{actor.name}.0.1.0"
+    assert launch.cleanup == ("podman", "rm", launch.argv[3])
     assert launch.argv[-2:] == ("run", actor.name)
