@@ -173,7 +173,7 @@ def _ended(state: State, group: Group) -> Iterator[str]:
         jobs = [m for m in group.plan.members if m.kind is MemberKind.JOB and m.primary]
         for member in jobs:
             slot = group.slots[member.name, 0]
-            if slot.state is not S.DONE and slot.key not in group.tolerated:
+            if slot.state is not S.DONE and slot.key not in group.tolerated and member.name not in group.stopped:
                 yield f"I11 SUCCEEDED, and {member.name} is {slot.state.value}"
         if not any(group.slots[member.name, 0].state is S.DONE for member in jobs):
             yield "I11 SUCCEEDED, and no job is DONE"

@@ -47,6 +47,8 @@ def stop_member(turn: Turn, command: inp.StopMember) -> Reply:
         for key, slot in list(group.slots.items()):
             if key[0] == command.member and slot.state not in (S.DONE, S.RETIRED):
                 stop(turn, group.id, key, Next.RETIRE)
+        # It asks for less from now on: what did not fit before may.
+        turn.freed = turn.freed or group.state in (G.PENDING, G.RESTARTING)
         if _nothing_left(turn.draft.groups[group.id]):
             end_group(turn, group.id, G.CANCELLED, USER, f"its member {command.member} was stopped")
     return Reply(fields=(("id", group.id), ("member", command.member)))
