@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import Depends, Path, Request, Response
+from fastapi import Depends, Header, Path, Request, Response
 
 from gangflow.xce.core.inputs import Command, Reply
 from gangflow.xce.core.inputs import Request as Asked
@@ -162,13 +162,14 @@ async def _caller(request: Request) -> Principal:
     return principal
 
 
-async def _asked(request: Request, caller: Annotated[Principal, Depends(_caller)]) -> Asked:
-    key = request.headers.get(KEY_HEADER, "")
-    if len(key) > KEY_CHARACTERS:
-        raise Refusal(422, "invalid_request", f"{KEY_HEADER} is longer than {KEY_CHARACTERS} characters")
-    term = request.headers.get(TERM_HEADER, "0")
-    if not (term.isascii() and term.isdigit() and len(term) < 16):
-        raise Refusal(422, "invalid_request", f"{TERM_HEADER} is not a term: {term[:40]!r}")
+async def _asked(
+    request: Request,
+    caller: Annotated[Principal, Depends(_caller)],
+    key: Annotated[
+        str, Header(alias=KEY_HEADER, max_length=KEY_CHARACTERS, description="acts once, however often it is sent")
+    ] = "",
+    term: Annotated[str, Header(alias=TERM_HEADER, pattern="^[0-9]{1,15}$", description="a coordinator's")] = "0",
+) -> Asked:
     # What a parameter changes is another request: the query is a part of it as it was sent.
     query = f"?{request.url.query}" if request.url.query else ""
     target = f"{request.method} {request.url.path}{query}\n"
@@ -177,9 +178,12 @@ async def _asked(request: Request, caller: Annotated[Principal, Depends(_caller)
     return Asked(key=f"{caller.name}:{key}" if key else "", digest=digest if key else "", term=int(term), actor=caller.name)
 
 
-async def _delegated(request: Request) -> frozenset[str]:
+async def _delegated(
+    request: Request,
+    delegation: Annotated[str, Header(alias=DELEGATION_HEADER, description="delegation tokens, separated by commas")] = "",
+) -> frozenset[str]:
     service: Service = request.app.state.service
-    sent = [token.strip() for token in ",".join(request.headers.getlist(DELEGATION_HEADER)).split(",") if token.strip()]
+    sent = [token.strip() for token in delegation.split(",") if token.strip()]
     if len(sent) > DELEGATIONS:
         raise Refusal(422, "invalid_request", f"{DELEGATION_HEADER} has {len(sent)} tokens; at most {DELEGATIONS}")
     named = [service.tokens.delegated(token, service.controller.now_ms()) for token in sent]

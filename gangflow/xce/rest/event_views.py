@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from gangflow.xce.core.events import AnswersForgotten, ClaimChanged, CommandAnswered, Event, GroupSubmitted
+from gangflow.xce.core.events import AnswersForgotten, ClaimChanged, CommandAnswered, Event, GroupSubmitted, OfferLeft
 from gangflow.xce.core.plan import MemberPlan
 from gangflow.xce.rest.messages import EventView
 
-HIDDEN = (CommandAnswered, AnswersForgotten)
-"""Book-keeping of idempotency keys, which are their owners' business."""
+HIDDEN = (CommandAnswered, AnswersForgotten, OfferLeft)
+"""Book-keeping: of idempotency keys, which are their owners' business, and of the scheduler's sessions."""
 _SECRET = frozenset({"token", "boot", "environment", "parameters"})
 
 

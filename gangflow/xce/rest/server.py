@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, Depends, FastAPI, Response
 
 from gangflow.errors import SetupError
-from gangflow.xce.rest import problems
+from gangflow.xce.rest import contract, problems
 from gangflow.xce.rest.access import Service, entitled
 from gangflow.xce.rest.guard import BODY_BYTES, BodyLimit
 from gangflow.xce.rest.messages import ProblemView
@@ -63,6 +63,7 @@ def create_app(
     for part in parts:
         api.include_router(part.router)
     app.include_router(api)
+    contract.install(app)
     app.add_api_route("/gangflow", _page, include_in_schema=False)
     return app
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from gangflow.errors import Gone
 from gangflow.xce.rest.access import Caller, Serving, client_of
 from gangflow.xce.rest.event_sight import Watching
-from gangflow.xce.rest.messages import MAX_INT
+from gangflow.xce.rest.messages import MAX_INT, ProblemView
 from gangflow.xce.rest.port import StampedEvent
 from gangflow.xce.rest.problems import Refusal
 from gangflow.xce.rest.streams import message
 
 router = APIRouter(tags=["events"])
+GONE: dict[str, Any] = {"model": ProblemView, "description": "The journal does not reach back that far"}
 
 
-@router.get("/events", response_class=Response)
+@router.get("/events", response_class=Response, responses={200: {"content": {"text/event-stream": {}}}, 410: GONE})
 async def events(
     request: Request,
     caller: Caller,

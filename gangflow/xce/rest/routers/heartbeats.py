@@ -18,6 +18,10 @@ from gangflow.xce.rest.schema import HEARTBEAT_BYTES
 from gangflow.xce.rest.streams import message
 
 router = APIRouter(prefix="/groups/{group}", tags=["group services"])
+BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}}
+"""Read as bytes, for its limit is in bytes."""
+STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
+"""What `follow` answers."""
 
 
 @router.post("/coordinator", response_model=TermView)
@@ -27,7 +31,7 @@ async def take_coordination(found: OfGroup, caller: Caller, asked: Asking, servi
     return shown(TermView(seq=service.controller.seq, term=int(dict(reply.fields)["term"])))
 
 
-@router.put("/members/{member}/slots/{index}/heartbeat", response_model=Done)
+@router.put("/members/{member}/slots/{index}/heartbeat", response_model=Done, openapi_extra=BODY)
 async def beat(
     found: OfGroup,
     slot: OfSlot,
@@ -51,7 +55,7 @@ async def beat(
     return shown(Done(seq=service.controller.seq))
 
 
-@router.get("/heartbeats", response_model=BeatList)
+@router.get("/heartbeats", response_model=BeatList, responses=STREAM)
 async def beats(found: OfGroup, request: Request, caller: Caller, service: Serving, follow: bool = False) -> Response:
     """The latest heartbeat of each slot; with `follow`, server-sent events: these first, then each as it comes."""
     seq, his = service.controller.seq, service.sight(caller).members(found)

@@ -27,7 +27,7 @@ async def readyz(request: Request, service: Serving) -> Response:
     return shown(_health(request, service, "ready"))
 
 
-@router.get("/metrics", response_class=Response)
+@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}})
 async def metrics(service: Serving) -> Response:
     """Prometheus text."""
     text = metrics_text(service.state, service.controller.seq, service.streams.open.total())

@@ -62,7 +62,7 @@ async def signal(group: OfGroup, slot: OfSlot, body: SignalBody, service: Servin
     return shown(Done(seq=service.controller.seq))
 
 
-@router.get("/{index}/log", response_model=LogView)
+@router.get("/{index}/log", response_model=LogView, responses={200: {"content": {"text/event-stream": {}}}})
 async def log(
     group: OfGroup,
     slot: OfSlot,

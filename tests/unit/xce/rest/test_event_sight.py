@@ -167,7 +167,7 @@ def test_standalone_claims_are_their_owners() -> None:
 @pytest.mark.parametrize("kind", Event.__args__)
 def test_every_kind_of_record_was_thought_of(kind: type) -> None:
     """One that is new is hidden from whom a group belongs to in part, until somebody says what he may see of it."""
-    hidden = (ev.CommandAnswered, ev.AnswersForgotten, ev.StraysSeen, ev.ClaimForgotten)
+    hidden = (ev.CommandAnswered, ev.AnswersForgotten, ev.StraysSeen, ev.ClaimForgotten, ev.OfferLeft)
     known = {type(event) for event in (*ABOUT_ROLLOUT, *ABOUT_ACTOR, *ABOUT_ALL, *CLUSTER)}
     assert kind in known or kind in hidden
 
