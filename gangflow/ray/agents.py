@@ -25,6 +25,7 @@ from gangflow.xce import codec
 from gangflow.xce.core.inputs import Report
 from gangflow.xce.core.state import HostFacts, TaskKey
 from gangflow.xce.hosts.link import AgentLink, LinkCalls, Position
+from gangflow.xce.ports import ModelWanted
 
 T = TypeVar("T")
 ANSWER_S = 30.0
@@ -197,6 +198,18 @@ class HostAgentActor:
     async def signal(self, task: dict[str, Any], number: int) -> None:
         """Fault injection."""
         await self._thread.run(self._connected().signal(TaskKey(**task), number))
+
+    async def want_model(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        """A model in this node's cache, or how far it is."""
+        return asdict(await self._thread.run(self._connected().want_model(ModelWanted(**wanted))))
+
+    async def drop_model(self, root: str, pin: str) -> None:
+        """A claim's pin goes."""
+        await self._thread.run(self._connected().drop_model(root, pin))
+
+    async def check_model(self, root: str, pin: str) -> str:
+        """What is wrong with what a claim pinned; empty: nothing."""
+        return await self._thread.run(self._connected().check_model(root, pin))
 
     async def shutdown(self) -> None:
         """Stop every task and end the agent."""

@@ -22,7 +22,7 @@ from gangflow.xce import codec
 from gangflow.xce.core.effects import TaskEffect
 from gangflow.xce.core.state import HostFacts, TaskKey
 from gangflow.xce.hosts.link import LinkCalls
-from gangflow.xce.ports import LogChunk
+from gangflow.xce.ports import LogChunk, ModelState, ModelWanted
 
 NODES_S = 5.0
 """Between two looks at which nodes there are."""
@@ -123,6 +123,15 @@ class RayHosts:
 
     async def signal(self, node: str, task: TaskKey, number: int) -> None:
         await self._call(self._actor(node).signal.remote(asdict(task), number), ANSWER_S)
+
+    async def want_model(self, node: str, wanted: ModelWanted) -> ModelState:
+        return ModelState(**await self._call(self._actor(node).want_model.remote(asdict(wanted)), ANSWER_S))
+
+    async def drop_model(self, node: str, root: str, pin: str) -> None:
+        await self._call(self._actor(node).drop_model.remote(root, pin), ANSWER_S)
+
+    async def check_model(self, node: str, root: str, pin: str) -> str:
+        return str(await self._call(self._actor(node).check_model.remote(root, pin), ANSWER_S))
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gangflow.specs.claims import Claim
-    from gangflow.specs.cluster import ClusterSpec, HostSpec
+    from gangflow.specs.claims import Claim, Needs, StandaloneClaim
+    from gangflow.specs.cluster import Cache, ClusterSpec, HostSpec
     from gangflow.specs.container import Container, ContainerRuntime, Mount
     from gangflow.specs.coordinator import RLCoordinator
-    from gangflow.specs.document import dump, load, load_cluster, plain, validate
+    from gangflow.specs.document import dump, load, load_claim, load_cluster, plain, validate
     from gangflow.specs.failure import Backoff, FailureMatch, FailureRule
     from gangflow.specs.group import Barrier, CoStartGroup, Placement, Recovery
     from gangflow.specs.member import Job, Pack, ReplicaSet, Resources
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from gangflow.specs.warning import RunWarning
 
 _HOMES = {
-    "claims": ("Claim",),
-    "cluster": ("ClusterSpec", "HostSpec"),
+    "claims": ("Claim", "Needs", "StandaloneClaim"),
+    "cluster": ("Cache", "ClusterSpec", "HostSpec"),
     "container": ("Container", "ContainerRuntime", "Mount"),
     "coordinator": ("RLCoordinator",),
-    "document": ("dump", "load", "load_cluster", "plain", "validate"),
+    "document": ("dump", "load", "load_claim", "load_cluster", "plain", "validate"),
     "failure": ("Backoff", "FailureMatch", "FailureRule"),
     "group": ("Barrier", "CoStartGroup", "Placement", "Recovery"),
     "member": ("Job", "Pack", "ReplicaSet", "Resources"),
@@ -41,6 +41,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "Backoff",
     "Barrier",
+    "Cache",
     "Claim",
     "ClusterSpec",
     "CoStartGroup",
@@ -54,6 +55,7 @@ __all__ = [
     "HttpProbe",
     "Job",
     "Mount",
+    "Needs",
     "Pack",
     "Placement",
     "Profile",
@@ -64,9 +66,11 @@ __all__ = [
     "Resources",
     "RunWarning",
     "Scale",
+    "StandaloneClaim",
     "TcpProbe",
     "dump",
     "load",
+    "load_claim",
     "load_cluster",
     "plain",
     "validate",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from gangflow.specs.base import Label, Name, Spec, Text, Whole, Word, check
+from gangflow.specs.base import Label, Name, Spec, Text, Whole, Word, check, wrong
 from gangflow.specs.container import ContainerRuntime, runtime_faults
 from gangflow.specs.faults import Fault, nearest
 from gangflow.specs.hostrange import expand_range
@@ -75,6 +75,21 @@ class HostSpec(Spec):
         return self
 
 
+def _absolute(value: str) -> str:
+    if not value.startswith("/"):
+        raise wrong("an absolute path")
+    return value
+
+
+class Cache(Spec):
+    """Where hosts keep the models that claims of the provider `model` want, and how much of them."""
+
+    path: Annotated[Text, AfterValidator(_absolute)] | None = None
+    """A folder of every host's own, at the same path on all; left out: `cache` in the cluster's home."""
+    size: Annotated[Memory, Field(ge=1)] = 102_400
+    """Beyond it, what no claim wants any more is removed, least recently used first."""
+
+
 class ClusterSpec(Spec):
     """What `cluster.yaml` says."""
 
@@ -98,6 +113,7 @@ class ClusterSpec(Spec):
     """Application profiles: what members that name one leave out."""
     container_runtime: ContainerRuntime | None = None
     """How members with a `container` are run; without it there are none."""
+    cache: Cache = Cache.model_construct()
     journal: JournalSpec = Field(default_factory=JournalSpec)
     """How much of its history is kept."""
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from gangflow.errors import SpecError
+from gangflow.specs.claims import StandaloneClaim
 from gangflow.specs.cluster import ClusterSpec
-from gangflow.specs.faults import Fault, Loc, fault_error
+from gangflow.specs.faults import Fault, Loc, fault_error, loc_of
 from gangflow.specs.group import CoStartGroup
 from gangflow.specs.problems import spec_error
 
@@ -26,23 +29,49 @@ MAX_BYTES = 4 * 1024 * 1024
 def load(source: str | os.PathLike[str], model: type[M] = CoStartGroup) -> M:  # type: ignore[assignment]
     """The model that a document says. A path object is read as a file; text is the document itself.
 
-    Raises SpecError (with lines) for anything that is wrong in it, OSError when the file cannot be read.
+    Raises SpecError (with the file and lines) for anything that is wrong in it, OSError when the file cannot be read.
     """
-    if isinstance(source, os.PathLike):
-        raw = Path(source).read_bytes()
-        try:
-            text = raw[: MAX_BYTES + 1].decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise fault_error([Fault((), raw[error.start : error.start + 8], "text in UTF-8")]) from None
-    else:
-        text = source
-    data, line = read(text)
-    return validate(model, data, line)
+    if not isinstance(source, os.PathLike):
+        data, line = read(source)
+        return validate(model, data, line)
+    raw = Path(source).read_bytes()
+    try:
+        data, line = read(_decoded(raw))
+        return validate(model, data, line)
+    except SpecError as error:
+        raise in_file(error, source) from None
+
+
+def in_file(error: SpecError, source: str | os.PathLike[str]) -> SpecError:
+    """The same error with the file's name in every problem: one that was found after reading it has no lines."""
+    return type(error)([replace(problem, file=os.fspath(source)) for problem in error.problems])
+
+
+def located(error: SpecError, source: str | os.PathLike[str]) -> SpecError:
+    """The error with the file's name and lines, where its paths stand in that document: for one that XCE found in it."""
+    try:
+        _, line = read(_decoded(Path(source).read_bytes()))
+    except (OSError, SpecError):
+        return error
+    problems = [replace(problem, line=problem.line or line(loc_of(problem.path))) for problem in error.problems]
+    return in_file(type(error)(problems), source)
+
+
+def _decoded(raw: bytes) -> str:
+    try:
+        return raw[: MAX_BYTES + 1].decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise fault_error([Fault((), raw[error.start : error.start + 8], "text in UTF-8")]) from None
 
 
 def load_cluster(source: str | os.PathLike[str]) -> ClusterSpec:
     """The cluster that a document describes; as `load`."""
     return load(source, ClusterSpec)
+
+
+def load_claim(source: str | os.PathLike[str]) -> StandaloneClaim:
+    """The standalone claim that a document describes; as `load`."""
+    return load(source, StandaloneClaim)
 
 
 def validate(model: type[M], data: object, line: Callable[[Loc], int] | None = None) -> M:

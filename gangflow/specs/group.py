@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from gangflow.specs.base import Name, Owner, Spec, Text, Variable, Whole, check, later
+from gangflow.specs.claim_order import claim_faults
 from gangflow.specs.claims import Claim
 from gangflow.specs.coordinator import RLCoordinator
 from gangflow.specs.failure import Backoff, FailureRule
@@ -159,6 +160,7 @@ class CoStartGroup(Spec):
             self.__dict__["members"] = {MAIN: self.job or self.replica_set}
         faults = [
             *_claim_faults(self.claims),
+            *claim_faults(self),
             *_member_faults(self),
             *_rule_faults(self),
             *_coordinator_faults(self),

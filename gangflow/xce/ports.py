@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from gangflow.xce.core.effects import Provision, Release, TaskEffect
 from gangflow.xce.core.state import TaskKey
@@ -48,15 +48,98 @@ class Hosts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Provisioned:
-    """What a provider made: the path that tasks see, and the host if it exists on one only."""
+    """What a provider made: the path that tasks see, and where it exists, if that is not everywhere."""
 
     path: str
     host: str = ""
+    """The only host that it exists on."""
+    hosts: tuple[str, ...] = ()
+    """The only hosts, where they are several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A claim that is READY, as its provider made it."""
+
+    claim: str
+    group: str
+    """Empty for a standalone claim."""
+    name: str
+    provider: str
+    path: str
+    parameters: tuple[tuple[str, str], ...] = ()
+    slot: tuple[str, int] | None = None
+    hosts: tuple[str, ...] = ()
+    """That it is bound to."""
 
 
 class Provider(Protocol):
-    """Provisions claims of one kind. Idempotent by (claim, attempt); a release of what is gone succeeds."""
+    """Provisions claims of one kind. Idempotent by claim; a release of what is gone succeeds.
 
-    async def provision(self, request: Provision) -> Provisioned: ...
+    A provider that was cancelled has a few seconds to put things in order. It may have an attribute `rules`
+    (`providers.rules.ProviderRules`), and a method `check` (`CheckingProvider`).
+    """
 
-    async def release(self, request: Release) -> None: ...
+    async def provision(self, request: Provision) -> Provisioned:
+        """Make it, or find it made. What is raised is told as the claim's message; it is asked again after a pause."""
+        ...
+
+    async def release(self, request: Release) -> None:
+        """Take it away (or let go of it, if the request says `retain`). What is raised is tried again, without end."""
+        ...
+
+
+@runtime_checkable
+class CheckingProvider(Protocol):
+    """A provider that can tell whether what it made is still there. It is asked now and then."""
+
+    async def check(self, held: Held) -> str:
+        """Empty: it is whole. A text: why it is lost. What is raised says nothing either way."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWanted:
+    """A model or data folder that a claim wants in a node's cache."""
+
+    pin: str
+    """Whose it is: the cluster's id and the claim's. It stays as long as it is pinned."""
+    root: str
+    """The cache's folder on the node."""
+    limit_mib: int
+    """Of all that the cache holds."""
+    source: str
+    sha256: str
+    most_mib: int = 0
+    """A larger source is refused; 0: any."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """How far a node's cache is with a model."""
+
+    path: str = ""
+    """Where it is, whole and verified; empty: not yet."""
+    done_bytes: int = 0
+    total_bytes: int = 0
+    error: str = ""
+    """Why it could not be made."""
+
+
+class ModelCaches(Protocol):
+    """The way to the model caches, by node. Raises OSError when the node cannot be reached now."""
+
+    async def want_model(self, node: str, wanted: ModelWanted) -> ModelState:
+        """Pin it, and make it if it is not there; answers within seconds, done or not.
+
+        It is made as long as somebody asks for it again and again.
+        """
+        ...
+
+    async def drop_model(self, node: str, root: str, pin: str) -> None:
+        """The pin goes; what nobody pins may be evicted."""
+        ...
+
+    async def check_model(self, node: str, root: str, pin: str) -> str:
+        """Empty: what is pinned is there, as it was made (and the pin is renewed). A text: what is wrong."""
+        ...

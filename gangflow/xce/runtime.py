@@ -27,7 +27,8 @@ from gangflow.xce.hosts.link import LinkCalls, Position
 from gangflow.xce.hosts.local import LocalHosts
 from gangflow.xce.inventory import host_facts, this_machine
 from gangflow.xce.journal.sqlite import SqliteJournal
-from gangflow.xce.ports import Hosts, Provider
+from gangflow.xce.ports import Hosts, ModelCaches, Provider
+from gangflow.xce.providers.model import Models
 from gangflow.xce.providers.registry import standard_providers
 from gangflow.xce.rest.server import check_bind, create_app, end_streams
 from gangflow.xce.rest.tokens import Tokens
@@ -44,7 +45,7 @@ TAKE_DOWN_S = 60.0
 """Beyond the members' own grace: how long taking everything down may wait for agents and claim providers."""
 
 
-class ManagedHosts(Hosts, Protocol):
+class ManagedHosts(Hosts, ModelCaches, Protocol):
     """Hosts with a life: how a runtime starts and ends its agents."""
 
     async def start(self) -> None:
@@ -104,7 +105,7 @@ class Runtime:
         self.controller = Controller(
             journal,
             self.hosts,
-            providers if providers is not None else standard_providers(home.path),
+            providers if providers is not None else standard_providers(home.path, self._models()),
             replace(
                 options or Options(),
                 url=self.url,
@@ -214,6 +215,17 @@ class Runtime:
         # From the beginning of what is kept: spans that a restart finds still open began there.
         follow = self._recorder.follow(lambda: self.controller.events(self.controller.horizon))
         self._following = asyncio.create_task(follow, name="traces")
+
+    def _models(self) -> Models:
+        """How claims of the `model` provider reach the caches of this cluster's nodes."""
+        cache = self._cluster.cache
+        return Models(
+            caches=self.hosts,
+            node_of=lambda host: self.controller.node_of(host),  # noqa: PLW0108 — the controller is made after this
+            cluster_id=lambda: self.controller.cluster_id,
+            root=cache.path or str(self.home.path / "cache"),
+            limit_mib=cache.size,
+        )
 
     # The links are made before the controller that they speak to; nothing comes through them before `start`.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from gangflow.xce.controller.options import CANCEL_S, RELEASE_S, RESEND_S
@@ -26,12 +27,21 @@ class ClaimWork:
         time_left_s: Callable[[Provision], float],
     ) -> None:
         self._providers = providers
+        self._known: dict[str, Provider] = {}
+        """Those that were asked for something; the first time may mean that a package is loaded."""
         self._report = report
         self._time_left_s = time_left_s
         self._work: dict[str, tuple[ClaimEffect, asyncio.Task[None]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._work)
+
+    async def learn(self, name: str) -> Provider:
+        """A provider. KeyError when there is none of that name; whatever its package raises when that cannot be loaded."""
+        found = self._known.get(name)
+        if found is None:
+            found = self._known[name] = await asyncio.to_thread(self._providers.__getitem__, name)
+        return found
 
     def issue(self, effects: Iterable[ClaimEffect]) -> None:
         """Begin. A new effect for a claim ends the work on an older one first: a provider never sees both at once."""
@@ -68,31 +78,43 @@ class ClaimWork:
             _log.exception("the outcome of claim %s could not be reported; its provider is asked again", effect.claim)
 
     async def _provision(self, request: Provision) -> Report:
-        provider = self._providers.get(request.provider)
-        if provider is None:
-            known = ", ".join(sorted(self._providers)) or "none"
-            return ClaimFailed(request.claim, request.attempt, f"no provider {request.provider!r} here (known: {known})")
         left = max(self._time_left_s(request), 0.0)
         try:
-            made = await within(left, provider.provision(request))
+            provider = await self.learn(request.provider)
+        except KeyError:
+            known = ", ".join(sorted(self._providers)) or "none"
+            return ClaimFailed(request.claim, request.attempt, f"no provider {request.provider!r} here (known: {known})")
+        except Exception as error:
+            return ClaimFailed(request.claim, request.attempt, str(error) or type(error).__name__)
+        try:
+            made = await within(left, provider.provision(as_made(request)))
         except Overdue:
             return ClaimFailed(request.claim, request.attempt, f"{request.provider} did not answer within {left:.0f} s")
         except Exception as error:
             return ClaimFailed(request.claim, request.attempt, f"{request.provider}: {error or type(error).__name__}")
-        return ClaimReady(request.claim, request.attempt, made.path, made.host)
+        return ClaimReady(request.claim, request.attempt, made.path, made.host, made.hosts)
 
     async def _release(self, request: Release) -> Report:
         """A release is an obligation: whatever fails, it is tried again."""
         tries = 0
         while True:
             try:
-                await within(RELEASE_S, self._providers[request.provider].release(request))
+                provider = await self.learn(request.provider)
+                await within(RELEASE_S, provider.release(as_made(request)))
                 return ClaimReleased(request.claim)
             except Exception as error:
                 pause = RESEND_S[min(tries, len(RESEND_S) - 1)]
                 _log.warning("claim %s could not be released (%r); again in %g s", request.claim, error, pause)
             tries += 1
             await asyncio.sleep(pause)
+
+
+E = TypeVar("E", Provision, Release)
+
+
+def as_made(request: E) -> E:
+    """The request with the id that its provider knows the claim by."""
+    return replace(request, claim=request.made_as, made_as="") if request.made_as else request
 
 
 class Overdue(Exception):

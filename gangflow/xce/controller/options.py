@@ -17,6 +17,12 @@ RELEASE_S = 60.0
 """One try to release a claim takes at most this long: a call that never returns must not end an obligation in silence."""
 CANCEL_S = 5.0
 """A provider that was cancelled may take this long to put things in order; after that nobody waits for it."""
+CHECK_S = 30.0
+"""Between two rounds of looks at claims that are READY."""
+CHECK_LIMIT_S = 30.0
+"""One look takes at most this long; then nothing is known of that claim."""
+CHECKS_AT_ONCE = 4
+"""Looks at a time: a thousand claims must not be a thousand scripts at once."""
 FULL_RETRY_S = 1.0
 """While the disk is full, waiting reports are tried again this often."""
 TICK_RETRY_S = 1.0

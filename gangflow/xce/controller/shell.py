@@ -11,6 +11,7 @@ from typing import Any
 
 from gangflow.errors import GangflowError, JournalError, JournalRegressed, NotFound, Superseded
 from gangflow.xce.controller.beats import Beat, Beats, SlotKey
+from gangflow.xce.controller.claim_checks import ClaimChecks
 from gangflow.xce.controller.claims import ClaimWork
 from gangflow.xce.controller.delivery import Deliveries
 from gangflow.xce.controller.feed import Feed
@@ -60,7 +61,10 @@ class Controller:
         self._feed = Feed(journal)
         self._beats = Beats()
         self._deliveries = Deliveries(hosts, self._node_of, self._addressed, self.refuse_mutations)
-        self._claims = ClaimWork(providers or {}, self._report_one, self._time_left_s)
+        self.providers: Mapping[str, Provider] = providers or {}
+        """Of claims."""
+        self._claims = ClaimWork(self.providers, self._report_one, self._time_left_s)
+        self._checks = ClaimChecks(self._claims.learn, self._report_one, lambda: self.state.claims)
         self._sweep = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._batches = self._events = 0
@@ -93,6 +97,7 @@ class Controller:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._checks.close()
             await self._claims.close()
             await self._deliveries.close()
             await self._writer.close()
@@ -162,6 +167,10 @@ class Controller:
     def unknown_until_ms(self) -> int:
         """Before this nobody's silence means anything: the controller has just started."""
         return self._leases.unknown_until_ms
+
+    def node_of(self, host: str) -> str:
+        """The node that serves a host; of one that is not known, its own name."""
+        return self._node_of(host)
 
     def now_ms(self) -> int:
         """The controller's clock."""
@@ -293,6 +302,8 @@ class Controller:
             return
         if all_of_it or self._deliveries or self._claims:
             self._reconcile()
+        if self.state.claims:
+            self._checks.look()
         verdicts = self._leases.verdicts(self.state.hosts, self._clock.now_ms())
         if verdicts:
             self._spawn(self.report(verdicts), "verdicts")

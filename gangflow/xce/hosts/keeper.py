@@ -23,6 +23,7 @@ from gangflow.xce.hosts.census import Census
 from gangflow.xce.hosts.cgroups import AgentGroup
 from gangflow.xce.hosts.children import Children
 from gangflow.xce.hosts.exits import Ending
+from gangflow.xce.hosts.models import ModelWork
 from gangflow.xce.hosts.outbox import Outbox, TaskReport
 from gangflow.xce.hosts.preparing import Prepared, Refusal, folder_of, inherited_environment, prepare
 from gangflow.xce.hosts.run import Run
@@ -78,6 +79,7 @@ class TaskKeeper:
         self.outbox = Outbox(self._acknowledged)
         self.census = Census()
         self.children = Children()
+        self.models = ModelWork()
         self._oom_kills = deque([kernel.oom_kills()], maxlen=OOM_MEMORY)
         self.groups = AgentGroup.make(self.agent_id, self.life) if options.control_groups else AgentGroup(None)
         self._tasks = directory / "tasks"
@@ -329,6 +331,7 @@ class TaskKeeper:
         self.children.close()
         self.census.close()
         self.groups.remove()
+        self.models.close()
         self._disk.shutdown(wait=True)
         self._moves.shutdown(wait=True)
 

@@ -25,7 +25,7 @@ from gangflow.xce.hosts import wire
 from gangflow.xce.hosts.outbox import TASK_REPORTS
 from gangflow.xce.hosts.settings import BEAT_S, BUSY, AgentOptions
 from gangflow.xce.hosts.standing import write_atomically
-from gangflow.xce.ports import LogChunk
+from gangflow.xce.ports import LogChunk, ModelState, ModelWanted
 
 _log = logging.getLogger(__name__)
 START_LIMIT_S = 30.0
@@ -185,6 +185,16 @@ class AgentLink:
     async def signal(self, task: TaskKey, number: int) -> None:
         """Signal a task's main process. FileNotFoundError when it does not run there."""
         await self._ask("signal", task=task, number=number)
+
+    async def want_model(self, wanted: ModelWanted) -> ModelState:
+        """See `ports.ModelCaches`. OSError when the agent cannot be reached, or its cache's disk fails."""
+        return msgspec.convert((await self._ask("want_model", wanted=wanted))["said"], ModelState)
+
+    async def drop_model(self, root: str, pin: str) -> None:
+        await self._ask("drop_model", root=root, pin=pin)
+
+    async def check_model(self, root: str, pin: str) -> str:
+        return str((await self._ask("check_model", root=root, pin=pin))["said"])
 
     async def status(self) -> wire.Status:
         return msgspec.convert((await self._ask("status"))["status"], wire.Status)

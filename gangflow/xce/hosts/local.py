@@ -10,7 +10,7 @@ from gangflow.xce.core.effects import TaskEffect
 from gangflow.xce.core.state import HostFacts, TaskKey
 from gangflow.xce.hosts.link import AgentLink, LinkCalls
 from gangflow.xce.hosts.settings import AgentOptions
-from gangflow.xce.ports import LogChunk
+from gangflow.xce.ports import LogChunk, ModelState, ModelWanted
 
 
 class LocalHosts:
@@ -47,6 +47,15 @@ class LocalHosts:
 
     async def signal(self, node: str, task: TaskKey, number: int) -> None:
         await self._link(node).signal(task, number)
+
+    async def want_model(self, node: str, wanted: ModelWanted) -> ModelState:
+        return await self._link(node).want_model(wanted)
+
+    async def drop_model(self, node: str, root: str, pin: str) -> None:
+        await self._link(node).drop_model(root, pin)
+
+    async def check_model(self, node: str, root: str, pin: str) -> str:
+        return await self._link(node).check_model(root, pin)
 
     def _link(self, node: str) -> AgentLink:
         try:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ from gangflow.xce.hosts import kernel, wire
 from gangflow.xce.hosts.guard import Guard
 from gangflow.xce.hosts.keeper import TaskKeeper
 from gangflow.xce.hosts.settings import LINE_LIMIT, PROTOCOL, REPORT_BATCH
+from gangflow.xce.ports import ModelWanted
 
 log = logging.getLogger("gangflow.agent")
+ORDERS = frozenset({"deliver", "ack", "signal", "shutdown", "want_model", "drop_model"})
+"""Requests that only the cluster's controller may make."""
 
 
 class Connection:
@@ -60,7 +64,7 @@ class Connection:
         handler = getattr(self, f"_on_{operation}", None)
         if handler is None:
             self._answer("error", number, code="invalid", message=f"unknown request {operation!r}")
-        elif operation in ("deliver", "ack", "signal", "shutdown") and self._server.controller is not self:
+        elif operation in ORDERS and self._server.controller is not self:
             self._answer(
                 "error", number, code="no_hello", message="say hello first: orders are taken from the cluster's controller only"
             )
@@ -135,6 +139,22 @@ class Connection:
             self._answer("error", number, code="not_found", message=str(error))
             return
         self._answer("log", number, chunk=chunk)
+
+    async def _on_want_model(self, number: int, message: dict[str, Any]) -> None:
+        wanted = msgspec.convert(message["wanted"], ModelWanted)
+        self._aside(self._model(number, self._agent.models.want(wanted)))
+
+    async def _on_check_model(self, number: int, message: dict[str, Any]) -> None:
+        self._aside(self._model(number, self._agent.models.check(str(message["root"]), str(message["pin"]))))
+
+    async def _on_drop_model(self, number: int, message: dict[str, Any]) -> None:
+        self._aside(self._model(number, self._agent.models.drop(str(message["root"]), str(message["pin"]))))
+
+    async def _model(self, number: int, work: Awaitable[Any]) -> None:
+        try:
+            self._answer("model", number, said=await work)
+        except OSError as error:
+            self._answer("error", number, code="cache", message=str(error))
 
     async def _on_signal(self, number: int, message: dict[str, Any]) -> None:
         try:

@@ -2,8 +2,8 @@
 
 It lies in `<home>/claims/<group>/<name>`, or, with the parameter `path` (absolute), in `<path>/<cluster mark>-<group>/<name>`:
 groups of different clusters have the same ids, and must not find each other's checkpoints there. A slot's claim is
-`<name>-<member>-<index>`. What was made is noted beside the claims, and only what is noted is ever removed; links are not
-followed, neither to make nor to remove.
+`<name>-<member>-<index>`; a standalone claim lies in a folder `standalone` in place of the group's. What was made is noted
+beside the claims, and only what is noted is ever removed; links are not followed, neither to make nor to remove.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gangflow.xce.core.effects import Provision, Release
-from gangflow.xce.ports import Provisioned
+from gangflow.xce.ports import Held, Provisioned
+from gangflow.xce.providers.rules import DIRECTORY
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 _NOTES = ".made"
+STANDALONE = "standalone"
+"""In place of a group's id; no group is called so."""
 T = TypeVar("T")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -34,6 +37,8 @@ class ClaimRefused(ValueError):
 
 class DirectoryProvider:
     """Makes and removes folders. All work happens in a thread: the disk may be slow."""
+
+    rules = DIRECTORY
 
     def __init__(self, home: Path) -> None:
         self._root = home.resolve() / "claims"
@@ -47,6 +52,10 @@ class DirectoryProvider:
     async def release(self, request: Release) -> None:
         """Remove the claim's folder with all that is in it, unless it is retained; what is gone already is fine."""
         await self._alone(request.claim, lambda: self._remove(request))
+
+    async def check(self, held: Held) -> str:
+        """Whether the folder is still there. Raises OSError when nobody can tell."""
+        return await asyncio.to_thread(_missing, held.path)
 
     async def _alone(self, claim: str, call: Callable[[], T]) -> T:
         """A thread cannot be cancelled: what it makes after its caller has gone must not come after the release of it."""
@@ -71,15 +80,16 @@ class DirectoryProvider:
         if where and not os.path.isabs(where):
             raise ClaimRefused(f"parameters.path must be absolute, not {where!r}")
         leaf = request.name if request.slot is None else f"{request.name}-{request.slot[0]}-{request.slot[1]}"
-        for name in (request.group, leaf):
+        of = request.group or STANDALONE
+        for name in (of, leaf):
             if not _PLAIN.match(name):
                 raise ClaimRefused(f"{name!r} is no plain name")
         self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
         if where:
-            root, folder = Path(os.path.normpath(where)), f"{self._mark()}-{request.group}"
+            root, folder = Path(os.path.normpath(where)), f"{self._mark()}-{of}"
             root.mkdir(parents=True, exist_ok=True)
         else:
-            root, folder = self._root, request.group
+            root, folder = self._root, of
         path = root / folder / leaf
         # Noted first: a crash after this leaves a note without a folder, never a folder that nobody would remove.
         self._note(request.claim, path)
@@ -122,6 +132,14 @@ class DirectoryProvider:
         if not request.retain:
             _remove_below(path.parent.parent, path.parent.name, path.name)
         note.unlink(missing_ok=True)
+
+
+def _missing(path: str) -> str:
+    try:
+        kind = os.stat(path, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return f"{path} is not there any more"
+    return "" if stat.S_ISDIR(kind) else f"{path} is no folder any more"
 
 
 def _make_below(root: Path, names: tuple[str, ...]) -> None:

@@ -6,10 +6,10 @@ import subprocess
 import sys
 from typing import get_args
 
-from gangflow.specs.claims import PROVIDERS
+from gangflow.specs.claims import Claim
 from gangflow.specs.failure import RESTARTS, ActionName, CauseName
 from gangflow.specs.probes import ExecProbe, FileProbe, HttpProbe, TcpProbe
-from gangflow.xce.core.plan import Action, Cause, ProbeKind
+from gangflow.xce.core.plan import Access, Action, Cause, ProbeKind
 from gangflow.xce.core.policy import RESTARTS as CORE_RESTARTS
 
 
@@ -18,7 +18,7 @@ def test_causes_actions_and_probes_are_those_of_the_core() -> None:
     assert get_args(ActionName) == tuple(action.value for action in Action)
     assert set(RESTARTS) == {action.value for action in CORE_RESTARTS}
     assert {probe.tag for probe in (HttpProbe, TcpProbe, ExecProbe, FileProbe)} == {kind.value for kind in ProbeKind}
-    assert tuple(PROVIDERS) == ("directory",)
+    assert get_args(Claim.model_fields["access"].annotation) == tuple(access.value for access in Access)
 
 
 def test_a_group_is_imported_without_the_heavy_libraries() -> None:
