@@ -35,10 +35,14 @@ class Problem:
     nearest: str = ""
     """The nearest valid name, if the value looks like a slip of one."""
     line: int = 0
-    """In the YAML file, from 1; 0 when it was not read from a file."""
+    """In the YAML text, from 1; 0 when it was not read from one."""
+    file: str = ""
+    """The file, as the user named it; empty when it was not read from one."""
 
     def __str__(self) -> str:
-        where = f"line {self.line}: " if self.line else ""
+        line = str(self.line) if self.file else f"line {self.line}"
+        where = "".join(f"{part}:" for part in (self.file, line if self.line else "") if part)
+        where += " " if where else ""
         got = f" (got {self.value})" if self.value else ""
         hint = f"; did you mean {self.nearest!r}?" if self.nearest else ""
         return f"{where}{self.path}: expected {self.expected}{got}{hint}"

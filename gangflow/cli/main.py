@@ -68,12 +68,11 @@ def demo(
 
 
 @app.command()
-def render(what: What, settings: Settings = None) -> None:
-    """Print the group that would be submitted, as YAML. Nothing is started."""
-    from gangflow.cli.sources import read
-    from gangflow.specs.document import dump
+def render(what: What, settings: Settings = None, cluster: ClusterFile = None) -> None:
+    """Print the group that would be submitted, as YAML; with --cluster as that cluster would run it. Nothing is started."""
+    from gangflow.cli.sources import read, read_cluster, rendered
 
-    print(dump(read(what, settings or []).group), end="")
+    print(rendered(read(what, settings or []), read_cluster(cluster)), end="")
 
 
 @app.command()

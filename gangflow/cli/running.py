@@ -68,7 +68,8 @@ def run_group(
     cluster = open_cluster(console, source, described, address, runtime, dashboard)
     owns = not address
     try:
-        run = submit(source.group, cluster, owns=False)
+        with source.blamed():
+            run = submit(source.group, cluster, owns=False)
     except BaseException:
         if owns:
             cluster.stop()

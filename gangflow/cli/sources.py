@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +13,7 @@ from typing import Any
 from gangflow.errors import Problem, SpecError
 from gangflow.recipes.catalog import RECIPES, find
 from gangflow.specs.cluster import ClusterSpec
-from gangflow.specs.document import load
+from gangflow.specs.document import load, located
 from gangflow.specs.group import CoStartGroup
 
 
@@ -25,6 +26,16 @@ class Source:
     """The machine that the recipe suggests; None: this machine as it is."""
     recipe: ModuleType | None = None
     config: Any = None
+    file: Path | None = None
+    """Where the group was read from."""
+
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Whatever a cluster finds wrong in the group is told with the file and the line where it stands."""
+        try:
+            yield
+        except SpecError as error:
+            raise (located(error, self.file) if self.file else error) from None
 
 
 def read(what: str, settings: Sequence[str]) -> Source:
@@ -37,7 +48,7 @@ def read(what: str, settings: Sequence[str]) -> Source:
     if path.suffix in {".yaml", ".yml", ".json"} or path.is_file():
         if not path.is_file():
             raise SpecError([Problem("file", repr(what), "a file that exists")])
-        return Source(_override(load(path), settings))
+        return Source(_override(load(path), settings), file=path)
     if path.name != what:
         raise SpecError([Problem("file", repr(what), "a YAML file that exists")])
     return _from_recipe(find(what).load(), settings)
@@ -76,6 +87,21 @@ def read_cluster(path: Path | None) -> ClusterSpec | None:
     from gangflow.specs.document import load_cluster
 
     return load_cluster(path)
+
+
+def rendered(source: Source, cluster: ClusterSpec | None) -> str:
+    """The group as YAML; for a cluster as it would run there, with the profiles that are merged in.
+
+    Raises SpecError for what that cluster would refuse.
+    """
+    if cluster is None:
+        from gangflow.specs.document import dump
+
+        return dump(source.group)
+    from gangflow.xce.rendered import rendered as as_it_runs
+
+    with source.blamed():
+        return as_it_runs(source.group, cluster)
 
 
 def recipes() -> list[tuple[str, str]]:

@@ -131,6 +131,8 @@ class Spec(BaseModel):
     """Fields that Python may give by position."""
     not_yet: ClassVar[dict[str, str]] = {}
     """Keys of the design that this version does not enforce, and what they would do."""
+    short: ClassVar[str] = ""
+    """The key that a text alone stands for."""
     elsewhere: ClassVar[dict[str, str]] = {}
     """Keys that belong to another part of a document, and where they go."""
 

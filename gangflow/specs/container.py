@@ -56,6 +56,7 @@ class Container(Spec):
     """An image that the command runs in; a text is the image alone. The cluster's `container_runtime` says how it is run."""
 
     positional: ClassVar[tuple[str, ...]] = ("image",)
+    short: ClassVar[str] = "image"
 
     image: Annotated[Text, Field(min_length=1)]
     """As the cluster's runtime names images."""

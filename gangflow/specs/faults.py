@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -45,6 +46,12 @@ def path(loc: Loc) -> str:
     for part in loc:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text or "."
+
+
+def loc_of(text: str) -> Loc:
+    """The way back: `failure[0].then` → `("failure", 0, "then")`."""
+    parts = re.findall(r"([^.\[\]]+)|\[(\d+)\]", text)
+    return tuple(int(index) if index else name for name, index in parts)
 
 
 def short(value: object) -> str:

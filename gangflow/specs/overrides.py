@@ -72,8 +72,14 @@ def _place(root: type[BaseModel], model: BaseModel, data: Any, loc: Loc, value: 
         if isinstance(here, dict) and not isinstance(here.get(part), (dict, list)):
             # The field was left out: begin with its default, as a whole, so that nothing else in it changes.
             default = live.model_dump(mode="json") if isinstance(live, BaseModel) else live
-            here[part] = default if isinstance(default, (dict, list)) else {}
+            here[part] = default if isinstance(default, (dict, list)) else _long(root, loc[: depth + 1], here.get(part))
         here = here[part]
+
+
+def _long(root: type[BaseModel], loc: Loc, value: Any) -> dict[str, Any]:
+    """What an earlier override may have given in short: `container=image` before `container.mounts=…`."""
+    shorts = [short for short in (getattr(model, "short", "") for model in models_in(type_at(root, loc))) if short]
+    return {shorts[0]: value} if shorts and isinstance(value, str) else {}
 
 
 def _known(root: type[BaseModel], here: Mapping[str, Any], loc: Loc, part: str, last: bool) -> None:

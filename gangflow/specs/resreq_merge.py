@@ -61,4 +61,6 @@ def _rusage(own: Simple, default: Simple) -> Rusage | None:
     mine = own.rusage.alternatives[0]
     taken = {res.name for usage in mine for res in usage.resources}
     kept = tuple(res for usage in default.rusage.alternatives[0] for res in usage.resources if res.name not in taken)
-    return Rusage(((*((Usage(kept),) if kept else ()), *mine),))
+    # None of them has a duration: specs refuse those. So they all hold, for as long as the task.
+    asked = tuple(res for usage in mine for res in usage.resources)
+    return Rusage(((Usage((*kept, *asked)),),))

@@ -139,7 +139,7 @@ async def test_a_killed_agent_takes_its_containers_with_it(runtime: ContainerPla
         os.kill(world.agent_pid, signal.SIGKILL)
         await until(lambda: not processes(prefix))
     # Nobody was left to clean up, unless the runtime's monitor did.
-    subprocess.run(launch.cleanup, check=True)
+    await asyncio.to_thread(subprocess.run, launch.cleanup, check=True)
 
 
 async def test_an_exec_probe_asks_inside(runtime: ContainerPlan) -> None:
