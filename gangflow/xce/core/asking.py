@@ -38,6 +38,15 @@ def unanswered(group: Group | None) -> bool:
     )
 
 
+def unasked(group: Group | None) -> bool:
+    """Whether a slot of a running group waits that no session has heard of: its group came to run by the last session."""
+    return (
+        group is not None
+        and group.state in ACTIVE
+        and any(slot.state is S.PENDING and slot.reason is None for slot in group.slots.values())
+    )
+
+
 def asks_of(turn: Turn, group: Group) -> list[Ask]:
     """What the group asks for now; empty if nothing of it waits for a place."""
     if group.state is G.PENDING:

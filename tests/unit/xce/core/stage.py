@@ -5,7 +5,7 @@ Every step is checked against the invariants, so that no test passes by leaving 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gangflow.xce.core import inputs as inp
@@ -15,13 +15,15 @@ from gangflow.xce.core.inputs import Input, Reply
 from gangflow.xce.core.invariants import check, check_step
 from gangflow.xce.core.plan import Cause, GroupPlan
 from gangflow.xce.core.state import Claim, Group, GroupState, HostFacts, Slot, SlotState, State, TaskKey
-from gangflow.xce.machine import Decision, effects_due, handle
+from gangflow.xce.machine import Decision, Scheduler, effects_due, handle
 from tests.property.greedy import Greedy
 from tests.unit.xce.core.plans import hosts
 
 
 class Stage:
     """Time stands still unless `wait` moves it; nobody answers unless asked to."""
+
+    scheduler: Callable[[], Scheduler] = Greedy
 
     def __init__(self, facts: Iterable[HostFacts] = hosts()) -> None:
         self.state = State()
@@ -38,7 +40,7 @@ class Stage:
     def feed(self, *inputs: Input) -> Decision:
         """One batch."""
         before = self.state
-        decision = handle(before, inputs, self.now_ms, Greedy())
+        decision = handle(before, inputs, self.now_ms, type(self).scheduler())
         self.state = decision.state
         self.events.extend(decision.events)
         assert not check_step(before, decision.events, self.state)
