@@ -13,11 +13,11 @@ from tests.unit.xce.placement.worlds import ask, cluster, host, slots, term
 ALONE, SHARED = Access.EXCLUSIVE, Access.SHARED
 
 
-def having(state: State, *names: str, **fields: object) -> State:
+def having(cluster: State, /, *names: str, **fields: object) -> State:
     """The state with these standalone claims, READY unless a field says something else."""
     made = {name: Claim(name, "", ClaimPlan(name), ClaimState.READY) for name in names}
     claims = {name: dataclasses.replace(claim, **fields) for name, claim in made.items()}  # type: ignore[arg-type]
-    return dataclasses.replace(state, claims={**state.claims, **claims})
+    return dataclasses.replace(cluster, claims={**cluster.claims, **claims})
 
 
 def wants(group: str, *claims: tuple[str, Access], cpu: int = 1, **fields: object) -> Ask:
@@ -25,7 +25,7 @@ def wants(group: str, *claims: tuple[str, Access], cpu: int = 1, **fields: objec
 
 
 def running(
-    state: State, grant: Grant | Refusal, *claims: tuple[str, Access], place: GroupState = GroupState.PREPARING
+    state: State, grant: Grant | Reason, *claims: tuple[str, Access], place: GroupState = GroupState.PREPARING
 ) -> State:
     """The state with a granted group in it, which uses these claims."""
     assert isinstance(grant, Grant), grant
