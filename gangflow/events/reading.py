@@ -33,6 +33,7 @@ LEFT_OUT: Mapping[str, str] = {
     "AnswersForgotten": "book-keeping of idempotency keys; the server does not show it",
     "TaskSuperseded": "an obligation towards an old incarnation; what it means for the slot is told by the slot's own events",
     "SupersededGone": "the end of such an obligation",
+    "OfferLeft": "book-keeping of the scheduler's sessions; the server does not show it",
 }  # fmt: skip
 """Records that have no event, each with the reason. Everything else has one."""
 

@@ -87,5 +87,5 @@ def next_deadline(state: State) -> int | None:
     times = [group_deadline(state, group) for group in state.groups.values()]
     times += [host.until_ms for host in state.hosts.values() if host.state is HostState.LOST]
     times += [claim_deadline(claim) for claim in state.claims.values()]
-    times.append(answers_deadline(state))
+    times += [answers_deadline(state), state.offer_ms]
     return min((time for time in times if time), default=None)

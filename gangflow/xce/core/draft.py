@@ -56,6 +56,10 @@ class Draft:
         return int(self._changes.get("grace_until_ms", self._base.grace_until_ms))
 
     @property
+    def offer_ms(self) -> int:
+        return int(self._changes.get("offer_ms", self._base.offer_ms))
+
+    @property
     def cluster_id(self) -> str:
         return str(self._changes.get("cluster_id", self._base.cluster_id))
 

@@ -94,6 +94,13 @@ class StraysSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class OfferLeft:
+    """Whether capacity that came back is still to be offered to those who wait; see `State.offer_ms`."""
+
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class CommandAnswered:
     """A command was answered; its outcome is remembered under its idempotency key."""
 
@@ -421,4 +428,5 @@ Event = (
     | SlotHeld
     | SlotWarned
     | ClaimForgotten
+    | OfferLeft
 )

@@ -77,6 +77,11 @@ def strays_seen(draft: Draft, event: ev.StraysSeen) -> None:
     hosts[event.host] = replace(hosts[event.host], strays=event.strays)
 
 
+def offer_left(draft: Draft, event: ev.OfferLeft) -> None:
+    """See the event."""
+    draft.set(offer_ms=event.since_ms)
+
+
 def command_answered(draft: Draft, event: ev.CommandAnswered) -> None:
     """See the event."""
     draft.own("answers")[event.key] = event.answer
@@ -142,6 +147,7 @@ APPLY: dict[type, Callable[[Draft, Any], None]] = {
     ev.SlotHeld: slot.held,
     ev.SlotWarned: slot.warned,
     ev.ClaimForgotten: claim_forgotten,
+    ev.OfferLeft: offer_left,
 }
 
 

@@ -102,7 +102,7 @@ class Index:
     def next_deadline(self, state: State) -> int | None:
         """As `deadlines.next_deadline`, for the state that this follows."""
         times = [state.hosts[name].until_ms for name in self.lost]
-        times += [self.earliest(), answers_deadline(state), *self.claims.values()]
+        times += [self.earliest(), answers_deadline(state), state.offer_ms, *self.claims.values()]
         return min((time for time in times if time), default=None)
 
     def groups_on(self, host: str) -> list[str]:

@@ -28,7 +28,7 @@ REASONS_MAX = 64
 """Waiting groups, first in order, whose reason is kept exact in one session: among ten thousand that wait, each session would
 otherwise be ten thousand records, about figures that `why` computes when it is asked. A reason's code is always exact."""
 SESSIONS_MAX = 4
-"""Scheduler sessions in one step: a grant that frees another place may let a next one in; the rest waits for the next step."""
+"""Scheduler sessions in one step: a grant that frees another place may let a next one in; the rest is due in a step at once."""
 STORY_MAX = 200
 """Recent inputs that a machine remembers for the story of an InvalidTransition."""
 STEADY_MS = 3_600_000

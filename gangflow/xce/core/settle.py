@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from gangflow.xce.core import claims, scale_steps, standalone, suspend
-from gangflow.xce.core.asking import session, unanswered
+from gangflow.xce.core.asking import session, unanswered, unasked
 from gangflow.xce.core.asks import Schedule
 from gangflow.xce.core.counts import ACTIVE
 from gangflow.xce.core.ending import finish, follow
-from gangflow.xce.core.events import GroupChanged
+from gangflow.xce.core.events import GroupChanged, OfferLeft
 from gangflow.xce.core.index import Index, in_order
 from gangflow.xce.core.judge import judge
 from gangflow.xce.core.limits import SESSIONS_MAX
@@ -27,15 +27,25 @@ def settle(turn: Turn, index: Index, schedule: Schedule) -> None:
             claims.tend(turn, group)
             overdue(turn, turn.draft.groups[group_id])
     _move(turn)
+    owed = turn.draft.offer_ms
+    turn.freed = turn.freed or bool(owed)
+    left = _sessions(turn, index, schedule)
+    if left != bool(owed):
+        turn.emit(OfferLeft(turn.now_ms if left else 0))
+
+
+def _sessions(turn: Turn, index: Index, schedule: Schedule) -> bool:
+    """Sessions while they place something, but only so many: True if somebody may still be placeable."""
     let_go: dict[str, None] = {}
     standalone.wake(turn, let_go)
     for _ in range(SESSIONS_MAX):
         if not _session(turn, index, schedule):
-            return
+            return False
         _move(turn)
         standalone.wake(turn, let_go)
-        if not turn.freed:
-            return
+        if not turn.freed and not any(unasked(turn.group(group_id)) for group_id in turn.touched):
+            return False
+    return True
 
 
 def _move(turn: Turn) -> None:

@@ -446,6 +446,9 @@ class State:
     now_ms: int = 0
     grace_until_ms: int = 0
     """After a controller's start: until then no deadline passes that a report of the time of its absence would have met."""
+    offer_ms: int = 0
+    """Since when capacity that came back was not offered to everybody who waits, as a step holds only so many sessions; 0: it
+    was. The next step goes on with that."""
     next_group: int = 1
     levels: tuple[str, ...] = ()
     """Topology levels, outermost first."""

@@ -33,7 +33,7 @@ def filled(kind: Any, default: Any = dataclasses.MISSING, path: str = "x") -> An
     if kind is bool:
         return default is not True
     if kind is int:
-        return next(_numbers)
+        return next(number for number in _numbers if number != default)
     if kind is str:
         return f"{path} ü\n"
     raise NotImplementedError(f"no rule for {kind} at {path}: a new kind of field needs one here")

@@ -9,7 +9,7 @@ from gangflow.xce.core.state import GroupState, SlotState
 from gangflow.xce.journal.divergence import ABSENT, Difference, about, compare, differences
 from tests.unit.xce.journal.filled import filled
 
-CLUSTERS = {"TermStarted", "AnswersForgotten"}
+CLUSTERS = {"TermStarted", "AnswersForgotten", "OfferLeft"}
 
 
 @pytest.mark.parametrize("name", sorted(EVENTS))
