@@ -131,7 +131,7 @@ def test_criteria_are_numbered_without_gaps() -> None:
 
 def test_every_requirement_has_a_story() -> None:
     parts = re.split(r"^### ", _text("requirements"), flags=re.M)[1:]
-    story = re.compile(r"^\*\*User story:\*\* As .+?, I want .+?,\sso\sthat .+?\.\n\n- ", re.M | re.S)
+    story = re.compile(r"^\*\*User story:\*\* As .+?, I want .+?,\sso\sthat\s.+?\.\n\n- ", re.M | re.S)
     assert not [part.splitlines()[0] for part in parts if not story.search(part)]
 
 
