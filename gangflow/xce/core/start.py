@@ -7,11 +7,12 @@ from dataclasses import replace
 from gangflow.xce.core.asks import Grant
 from gangflow.xce.core.claims import release_bound, unready_claim, want
 from gangflow.xce.core.counts import ACTIVE, BEFORE_START, required, slots_of
-from gangflow.xce.core.events import BarrierReleased, GroupPlaced, SlotPlaced, TryVoided
+from gangflow.xce.core.events import BarrierReleased, GroupPlaced, ReasonNoted, SlotPlaced, TryVoided
+from gangflow.xce.core.evolve_group import PREPARING_REASON
 from gangflow.xce.core.judge import end_group
 from gangflow.xce.core.policy import grow
 from gangflow.xce.core.reach import on_usable_hosts, usable
-from gangflow.xce.core.state import Group, GroupState, Next, Slot, SlotState, Task, TaskPhase
+from gangflow.xce.core.state import ClaimState, Group, GroupState, Next, Slot, SlotState, Task, TaskPhase
 from gangflow.xce.core.teardown import change, now_slot, stop
 from gangflow.xce.core.turn import Setback, SlotId, Turn
 
@@ -70,6 +71,23 @@ def prepare(turn: Turn, group_id: str) -> None:
         void(turn, group, setback)
     elif _complete(turn, group):
         _release(turn, group)
+    elif group.plan.claims:
+        _explain(turn, group)
+
+
+def _explain(turn: Turn, group: Group) -> None:
+    """A claim that its provider could not make is named until it is there: a try may wait for it for as long as it lasts."""
+    waits = [unready_claim(turn, group, slot) for slot in group.slots.values() if slot.state in BEFORE_START]
+    failed = next((claim for claim in waits if claim is not None and claim.state is ClaimState.FAILED), None)
+    if failed is not None:
+        text = f"placed; attempt {failed.attempt} to make claim {failed.id} failed ({failed.message}); it is tried again"
+        reason = replace(PREPARING_REASON, text=text)
+    elif any(claim is not None for claim in waits):
+        return
+    else:
+        reason = PREPARING_REASON
+    if group.reason != reason:
+        turn.emit(ReasonNoted(group.id, reason))
 
 
 def fit_to_start(turn: Turn, group: Group, slot: Slot) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.asks import Ask, Grant, Refusal
 from gangflow.xce.core.effects import Prepare, Start, Unprepare
-from gangflow.xce.core.plan import Action, BackoffPlan, BarrierPlan, Cause, RulePlan
+from gangflow.xce.core.plan import Action, BackoffPlan, BarrierPlan, Cause, ClaimPlan, RulePlan
 from gangflow.xce.core.state import GroupState, PendCode, SlotState, State
 from gangflow.xce.machine import handle
 from tests.property.greedy import Greedy
@@ -354,3 +354,21 @@ def test_whoever_was_refused_is_asked_again_only_when_something_came_back() -> N
     decision = handle(stage.state, [stage.exited("actor", code=0)], stage.now_ms, scheduler)
     assert scheduler.sessions > 0
     assert decision.state.groups["g1"].state is G.STOPPING
+
+
+def test_a_claim_that_cannot_be_made_is_named_while_the_try_waits_for_it() -> None:
+    stage = Stage()
+    stage.submit(plan(job(), claims=(ClaimPlan("ckpt"),)))
+    waits = stage.group().reason
+    claim = stage.claim("g1/ckpt")
+    stage.feed(inp.ClaimFailed(claim.id, claim.attempt, "disk full"))
+    group = stage.group()
+    assert group.state is G.PREPARING
+    assert group.reason is not None
+    assert group.reason.code is PendCode.PREPARING
+    assert "attempt 1 to make claim g1/ckpt failed (disk full)" in group.reason.text
+    stage.wait(1_000)
+    assert stage.claim("g1/ckpt").attempt == 2
+    assert stage.group().reason == group.reason, "it is not there yet"
+    stage.claims_ready()
+    assert stage.group().reason == waits
