@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from gangflow.cli import live
+from gangflow.cli.names import parse
 from gangflow.cli.story import Story
 from gangflow.errors import GangflowError, NotFound, Problem, SpecError
 from gangflow.home import homes
@@ -91,16 +92,21 @@ def kept_log(group: str, member: str, index: int, stream: str, incarnation: int,
     return None
 
 
+def _slot_of(group: str, slot: str) -> tuple[str, str, int]:
+    """(group, member, index) of `GROUP SLOT`, or of `g1.rollout[2]` alone; a slot without its index is the first."""
+    whole = parse(f"{group}.{slot}" if slot else group)
+    if whole.is_group or (slot and not _SLOT.fullmatch(slot)):
+        raise SpecError([Problem("slot", repr(slot), "member or member[index]")])
+    return whole.group, whole.member, max(whole.index, 0)
+
+
 def show_log(group: str, slot: str, *, follow: bool, stream: str, incarnation: int, task: int, address: str) -> None:
     """Print what is there of a slot's log, and go on with `follow`.
 
     Raises:
         NotFound: no such slot, or no log of that incarnation.
     """
-    named = _SLOT.fullmatch(slot)
-    if named is None:
-        raise SpecError([Problem("slot", repr(slot), "member or member[index]")])
-    member, index = named[1], int(named[2] or 0)
+    group, member, index = _slot_of(group, slot)
     try:
         run = attach(group, address=address)
     except NotFound:

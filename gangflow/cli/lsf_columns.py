@@ -1,4 +1,4 @@
-"""What groups, members, slots, hosts, claims and the queue have for columns, with the headers of `bjobs` and `bhosts`. Pure."""
+"""What groups, members, slots, hosts, claims, changes, owners, events have for columns, with LSF's headers. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ from collections.abc import Callable, Sequence
 from pydantic import BaseModel
 
 from gangflow.cli.lsf_table import Fields, Table
-from gangflow.xce.rest.schema import ClaimView, GroupView, HostView, MemberView, QueueItem, SlotView
+from gangflow.xce.rest.schema import (
+    ChangeView,
+    ClaimView,
+    ExitView,
+    GroupView,
+    HostView,
+    MemberView,
+    OwnerView,
+    QueueItem,
+    SlotName,
+    SlotView,
+)
 from gangflow.xce.rest.words import amount_text
 
 
@@ -28,6 +39,13 @@ def hosts_text(slots: Sequence[SlotView]) -> str:
 def slot_name(member: str, index: int) -> str:
     """`rollout[1]`; empty for a group's own."""
     return f"{member}[{index}]" if member else ""
+
+
+def closed_word(host: HostView) -> str:
+    """`closed_Adm` as `bhosts -l` tells of an operator's close, `closed_Adm (draining)` while it is emptied; else empty."""
+    if not host.closed and host.state != "CLOSED":
+        return ""
+    return "closed_Adm (draining)" if host.draining else "closed_Adm"
 
 
 def _slots(group: GroupView) -> list[SlotView]:
@@ -57,16 +75,20 @@ _GROUP: Fields[GroupView] = {
     "finish_time": ("FINISH_TIME", lambda g: when(g.ended_ms)),
     "pend_reason": ("PEND_REASON", lambda g: f"{g.reason.code}: {g.reason.text}" if g.reason else ""),
     "exit_reason": ("EXIT_REASON", lambda g: ": ".join(part for part in (g.cause, g.message) if part)),
+    "type": ("TYPE", lambda g: "job" if g.plain else "group"),
+    "members": ("MEMBERS", lambda g: ",".join(member.name for member in g.members)),
+    "slots": ("SLOTS", lambda g: f"{sum(member.ready for member in g.members)}/{sum(member.target for member in g.members)}"),
+    "excluded": ("EXCLUDED", lambda g: ",".join(g.excluded)),
+    "changes": ("CHANGES", lambda g: ",".join(f"{change.id}={change.state}" for change in g.changes)),
 }
-GROUPS = Table(
-    "xcecli groups", "JOBS", _GROUP,
-    ("jobid", "user", "stat", "queue", "from_host", "exec_host", "job_name", "submit_time", "state"),
-)  # fmt: skip
+_JOB = ("jobid", "user", "stat", "queue", "from_host", "exec_host", "job_name", "submit_time")
+GROUPS = Table("xcecli groups", "JOBS", _GROUP, (*_JOB, "state"))
+JOBS = Table("xcecli jobs", "JOBS", _GROUP, _JOB)
 
 _MEMBER: Fields[tuple[GroupView, MemberView]] = {
     "jobid": ("JOBID", lambda row: row[0].id),
     "array_spec": ("ARRAY_SPEC", lambda row: _array_spec(row[1])),
-    "owner": ("OWNER", lambda row: row[0].owner),
+    "owner": ("OWNER", lambda row: row[1].owner or row[0].owner),
     "njobs": ("NJOBS", lambda row: str(len(row[1].slots))),
     "pend": ("PEND", _word("PEND")),
     "done": ("DONE", _word("DONE")),
@@ -85,6 +107,12 @@ _MEMBER: Fields[tuple[GroupView, MemberView]] = {
     "primary": ("PRIMARY", lambda row: "yes" if row[1].primary else "no"),
     "exec_host": ("EXEC_HOST", lambda row: hosts_text(row[1].slots)),
     "job_name": ("JOB_NAME", lambda row: row[0].name),
+    "member": ("MEMBER", lambda row: row[1].id or f"{row[0].id}.{row[1].name}"),
+    "profile": ("PROFILE", lambda row: row[1].profile),
+    "container": ("CONTAINER", lambda row: row[1].container),
+    "stopped": ("STOPPED", lambda row: "yes" if row[1].stopped else "no"),
+    "runlimit": ("RUNLIMIT", lambda row: lasting(row[1].runtime_limit_ms)),
+    "drain": ("DRAIN", lambda row: lasting(row[1].drain_ms)),
 }
 MEMBERS = Table(
     "xcecli members", "ARRAYS", _MEMBER,
@@ -103,8 +131,17 @@ _SLOT: Fields[tuple[GroupView, SlotView]] = {
     "restarts": ("RESTARTS", lambda row: str(row[1].restarts)),
     "since": ("SINCE", lambda row: when(row[1].since_ms)),
     "reason": ("REASON", lambda row: slot_reason(row[1])),
+    "id": ("ID", lambda row: row[1].id),
+    "epoch": ("EPOCH", lambda row: str(row[1].epoch)),
+    "pids": ("PIDS", lambda row: ",".join(str(task.pid) for task in row[1].tasks if task.pid)),
+    "gpus": ("GPUS", lambda row: ",".join(str(gpu.device) for task in row[1].tasks for gpu in task.gpus)),
+    "run_until": ("RUN_UNTIL", lambda row: when(row[1].run_until_ms)),
+    "in_target": ("IN_TARGET", lambda row: "no" if row[1].out else "yes"),
 }
-SLOTS = Table("xcecli members -l", "JOBS", _SLOT, tuple(_SLOT))
+SLOTS = Table(
+    "xcecli slots", "JOBS", _SLOT,
+    ("jobid", "slot", "stat", "state", "incarnation", "exec_host", "address", "restarts", "since", "reason"),
+)  # fmt: skip
 
 _HOST: Fields[HostView] = {
     "host_name": ("HOST_NAME", lambda h: h.name),
@@ -117,6 +154,8 @@ _HOST: Fields[HostView] = {
     "ususp": ("USUSP", lambda h: "0"),
     "rsv": ("RSV", lambda h: str(sum(held.tasks - held.running for held in h.slots))),
     "state": ("STATE", lambda h: h.state),
+    "closed": ("CLOSED", closed_word),
+    "reason": ("REASON", lambda h: h.closed),
     "node": ("NODE", lambda h: h.node),
     "address": ("ADDRESS", lambda h: h.address),
     "domains": ("DOMAINS", lambda h: ",".join(f"{level}={domain}" for level, domain in h.domains.items())),
@@ -138,6 +177,12 @@ _CLAIM: Fields[ClaimView] = {
     "path": ("PATH", lambda c: c.path),
     "retain": ("RETAIN", lambda c: "yes" if c.retain else "no"),
     "message": ("MESSAGE", lambda c: c.message),
+    "owner": ("OWNER", lambda c: c.owner),
+    "access": ("ACCESS", lambda c: c.access),
+    "holders": ("HOLDERS", lambda c: ",".join(c.holders)),
+    "losses": ("LOSSES", lambda c: str(c.losses)),
+    "attempt": ("ATTEMPT", lambda c: str(c.attempt)),
+    "since": ("SINCE", lambda c: when(c.since_ms)),
 }
 CLAIMS = Table("xcecli claims", "CLAIMS", _CLAIM, ("claim", "name", "state", "jobid", "slot", "provider", "host", "path"))
 
@@ -152,19 +197,77 @@ _QUEUE: Fields[QueueItem] = {
 }
 QUEUE = Table("xcecli queue", "JOBS", _QUEUE, tuple(_QUEUE))
 
+_CHANGE: Fields[tuple[GroupView, ChangeView]] = {
+    "jobid": ("JOBID", lambda row: row[1].group),
+    "change": ("CHANGE", lambda row: row[1].id),
+    "state": ("STATE", lambda row: row[1].state),
+    "targets": ("TARGETS", lambda row: moved_text(row[1])),
+    "accepted": ("ACCEPTED", lambda row: when(row[1].accepted_ms)),
+    "ended": ("ENDED", lambda row: when(row[1].ended_ms)),
+    "message": ("MESSAGE", lambda row: row[1].message),
+    "job_name": ("JOB_NAME", lambda row: row[0].name),
+    "ups": ("UPS", lambda row: names_text(row[1].ups)),
+    "downs": ("DOWNS", lambda row: names_text(row[1].downs)),
+    "until": ("UNTIL", lambda row: when(row[1].until_ms)),
+}
+CHANGES = Table(
+    "xcecli changes", "CHANGES", _CHANGE, ("jobid", "change", "state", "targets", "accepted", "ended", "message")
+)  # fmt: skip
+
+_USUAL = ("cpu", "mem", "gpus", "ports")
+_OWNER: Fields[OwnerView] = {
+    "user": ("USER", lambda o: o.owner),
+    "groups": ("GROUPS", lambda o: str(o.groups)),
+    "members": ("MEMBERS", lambda o: str(o.members)),
+    "slots": ("SLOTS", lambda o: str(o.slots)),
+    "cpu": ("CPU", lambda o: amount_text("cpu", o.held.get("cpu", 0))),
+    "mem": ("MEM", lambda o: amount_text("mem", o.held.get("mem", 0))),
+    "gpus": ("GPUS", lambda o: amount_text("gpus", o.held.get("gpus", 0))),
+    "ports": ("PORTS", lambda o: str(o.held.get("ports", 0))),
+    "claims": ("CLAIMS", lambda o: str(o.claims)),
+    "others": ("OTHERS", lambda o: ",".join(f"{name}={amount}" for name, amount in o.held.items() if name not in _USUAL)),
+}
+OWNERS = Table(
+    "xcecli owners", "USERS", _OWNER, ("user", "groups", "members", "slots", "cpu", "mem", "gpus", "ports", "claims")
+)  # fmt: skip
+
+
+def names_text(names: Sequence[SlotName]) -> str:
+    """`rollout[1],rollout[2]`."""
+    return ",".join(slot_name(name.member, name.index) for name in names)
+
+
+def moved_text(change: ChangeView) -> str:
+    """`rollout 2→4`: the targets that a change moves."""
+    moves = [(name, change.before.get(name), count) for name, count in change.targets.items()]
+    return ", ".join(f"{name} {before}→{count}" for name, before, count in moves if before != count)
+
+
+def lasting(ms: int) -> str:
+    """`1h30m`, `500ms`; empty for none."""
+    parts = []
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)):
+        count, ms = divmod(ms, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts)
+
 
 def slot_reason(slot: SlotView) -> str:
     """Why a slot waits, or how its last incarnation ended."""
     if slot.reason is not None:
         return f"{slot.reason.code}: {slot.reason.text}"
-    if slot.exit is None:
-        return ""
-    how = slot.exit.message
-    if not how and slot.exit.code is not None:
-        how = f"exited with code {slot.exit.code}"
-    elif not how and slot.exit.signal:
-        how = f"killed by signal {slot.exit.signal}"
-    return ", ".join(part for part in (slot.exit.cause or "", how) if part)
+    return exit_text(slot.exit) if slot.exit is not None else ""
+
+
+def exit_text(exit: ExitView) -> str:
+    """How an incarnation ended."""
+    how = exit.message
+    if not how and exit.code is not None:
+        how = f"exited with code {exit.code}"
+    elif not how and exit.signal:
+        how = f"killed by signal {exit.signal}"
+    return ", ".join(part for part in (exit.cause or "", how) if part)
 
 
 def members_of(groups: Sequence[GroupView]) -> list[tuple[GroupView, MemberView]]:

@@ -6,17 +6,36 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gangflow.cli.lsf_columns import SLOTS, hosts_text, slot_name, when
+from gangflow.cli.lsf_columns import (
+    SLOTS,
+    closed_word,
+    exit_text,
+    hosts_text,
+    lasting,
+    moved_text,
+    names_text,
+    slot_name,
+    when,
+)
 from gangflow.cli.lsf_table import Layout
 from gangflow.xce.rest.messages import EventView
-from gangflow.xce.rest.schema import ClaimView, GroupView, HostView
+from gangflow.xce.rest.schema import (
+    ChangeView,
+    ClaimView,
+    GroupView,
+    HostView,
+    MemberView,
+    OwnerView,
+    QueueItem,
+    SlotView,
+)
 from gangflow.xce.rest.words import amount_text
 
 RULE = "-" * 78
 
 
-def group_lines(group: GroupView) -> Iterator[str]:
-    """A group, its slots, its claims, and the last lines of whoever died."""
+def group_lines(group: GroupView, width: int = 0) -> Iterator[str]:
+    """A group, its members and slots, its changes and claims, and the last lines of whoever died. `width`: of the terminal."""
     owner = f", User <{group.owner}>" if group.owner else ""
     status = f"Status <{group.lsf}>, State <{group.state}>, Priority <{group.priority}>"
     yield f"Job <{group.id}>, Job Name <{group.name}>{owner}, {status}"
@@ -36,39 +55,140 @@ def group_lines(group: GroupView) -> Iterator[str]:
         yield f" On its way to {group.goal};"
     if group.excluded:
         yield f" Excluded hosts: {' '.join(group.excluded)};"
+    if group.stopped:
+        yield f" Stopped members: {' '.join(group.stopped)};"
     if group.ended_ms:
         because = ": ".join(part for part in (group.cause, group.message) if part)
         yield f"{when(group.ended_ms)}: {group.state}" + (f"; {because};" if because else ";")
     if group.tolerated:
-        yield " Tolerated exits: " + " ".join(slot_name(name.member, name.index) for name in group.tolerated) + ";"
+        yield " Tolerated exits: " + names_text(group.tolerated) + ";"
+    for change in group.changes:
+        yield from change_lines(change)
     yield ""
+    yield from (line for member in group.members if (line := _member_line(group, member)))
     slots = [(group, slot) for member in group.members for slot in member.slots]
-    yield from (" " + line for line in SLOTS.text(slots, Layout(SLOTS.default[1:])).splitlines())
+    text = SLOTS.text(slots, Layout(SLOTS.default[1:]), width=max(width - 1, 0))
+    yield from (" " + line for line in text.splitlines())
     for _, slot in slots:
-        if slot.exit is not None and slot.exit.stderr_tail:
-            yield ""
-            yield f" Last lines of stderr of {slot_name(slot.member, slot.index)}, incarnation {slot.exit.incarnation}:"
-            yield from (f"   {line}" for line in slot.exit.stderr_tail.splitlines())
+        yield from _last_words(slot)
     if group.claims:
         yield ""
         yield from (line for claim in group.claims for line in claim_lines(claim))
 
 
+def _member_line(group: GroupView, member: MemberView) -> str:
+    """What is particular about a member; empty when nothing is."""
+    parts = []
+    if member.owner and member.owner != group.owner:
+        parts.append(f"User <{member.owner}>")
+    if member.profile:
+        parts.append(f"Application Profile <{member.profile}>")
+    if member.container:
+        parts.append(f"Image <{member.container}>")
+    if member.runtime_limit_ms:
+        warned = f" (warned {lasting(member.warn_before_ms)} before)" if member.warn_before_ms else ""
+        parts.append(f"RUNLIMIT {lasting(member.runtime_limit_ms)}{warned}")
+    if member.drain_ms:
+        parts.append(f"drains {lasting(member.drain_ms)}")
+    if member.stopped:
+        parts.append("stopped")
+    return f" {member.name}: {', '.join(parts)};" if parts else ""
+
+
+def _last_words(slot: SlotView) -> Iterator[str]:
+    if slot.exit is not None and slot.exit.stderr_tail:
+        yield ""
+        yield f" Last lines of stderr of {slot_name(slot.member, slot.index)}, incarnation {slot.exit.incarnation}:"
+        yield from (f"   {line}" for line in slot.exit.stderr_tail.splitlines())
+
+
+def member_lines(group: GroupView, member: MemberView, width: int = 0) -> Iterator[str]:
+    """A member and its slots."""
+    kind = f"{'primary' if member.primary else 'auxiliary'} {member.kind.replace('_', ' ')}"
+    yield f"Member <{group.id}.{member.name}>, Job Name <{group.name}>, {kind}"
+    yield f" Slots: {member.ready} of {member.target} ready, at least {member.min}, at most {member.max};"
+    if line := _member_line(group, member):
+        yield line
+    yield f" Restarts: {member.restarts};"
+    text = SLOTS.text([(group, slot) for slot in member.slots], Layout(SLOTS.default[1:]), width=max(width - 1, 0))
+    yield from (" " + line for line in text.splitlines())
+
+
+def slot_lines(group: GroupView, slot: SlotView) -> Iterator[str]:
+    """A slot: where each of its tasks is, what it was given, how its last incarnation ended."""
+    yield f"Slot <{group.id}.{slot_name(slot.member, slot.index)}>, Status <{slot.lsf}>, State <{slot.state}>"
+    yield f" Since {when(slot.since_ms)}; incarnation {slot.incarnation}, epoch {slot.epoch}, {slot.restarts} restarts;"
+    if slot.out:
+        yield " Scaled away;"
+    if slot.run_until_ms:
+        yield f" Runs until {when(slot.run_until_ms)} at most;" + (" it was warned;" if slot.warned else "")
+    if slot.reason is not None:
+        yield f" PENDING REASON: {slot.reason.code}: {slot.reason.text};"
+    for task in slot.tasks:
+        parts = [f"{name} {amount_text(name, amount)}" for name, amount in task.counters.items()]
+        parts += [f"GPU {gpu.device}" + (f" ({gpu.milli / 1000:g})" if gpu.milli != 1_000 else "") for gpu in task.gpus]
+        parts += [f"port {name} {task.address}:{number}" for name, number in task.ports.items()]
+        pid = f", pid {task.pid}" if task.pid else ""
+        yield f" Task {task.index} on {task.host}: {task.phase}{pid}; {', '.join(parts)};"
+    if slot.exit is not None:
+        yield f" Incarnation {slot.exit.incarnation} ended {when(slot.exit.at_ms)}: {exit_text(slot.exit) or 'as asked'};"
+    yield from _last_words(slot)
+
+
+def change_lines(change: ChangeView) -> Iterator[str]:
+    """A change of targets."""
+    ended = f", {when(change.ended_ms)} {change.state}" if change.ended_ms else f", State <{change.state}>"
+    because = f": {change.message}" if change.message else ""
+    yield f" Change <{change.id}> of {when(change.accepted_ms)}: {moved_text(change) or 'nothing'}{ended}{because};"
+    for word, names in (("to be placed", change.ups), ("still there", change.downs)):
+        if names and not change.over:
+            yield f"   {word}: {names_text(names)};"
+
+
 def claim_lines(claim: ClaimView) -> Iterator[str]:
     """A claim."""
-    owner = slot_name(claim.member, claim.index) or "the group"
-    text = f" Claim <{claim.name}> of {owner}, Provider <{claim.provider}>, State <{claim.state}>, attempt {claim.attempt}"
-    yield text + (", retained" if claim.retain else "")
+    made_for = "standalone" if claim.standalone else f"of {slot_name(claim.member, claim.index) or 'the group'}"
+    text = f" Claim <{claim.name}> {made_for}, Provider <{claim.provider}>, State <{claim.state}>, attempt {claim.attempt}"
+    if claim.owner and claim.standalone:
+        text += f", User <{claim.owner}>"
+    yield text + (", retained" if claim.retain else "") + (f", {claim.access}" if claim.access else "")
     if claim.path:
         yield f"   {claim.path}" + (f" on {claim.host}" if claim.host else "")
+    if claim.holders:
+        yield f"   held by {', '.join(claim.holders)}"
+    if claim.losses:
+        yield f"   lost {claim.losses} times"
     if claim.message:
         yield f"   {claim.message}"
+
+
+def queue_lines(item: QueueItem) -> Iterator[str]:
+    """A group that waits."""
+    owner = f", User <{item.owner}>" if item.owner else ""
+    yield f"Job <{item.id}>, Job Name <{item.name}>{owner}, Priority <{item.priority}>"
+    yield f"{when(item.submitted_ms)}: Submitted; place in the queue: {item.position};"
+    if item.reason is not None:
+        yield f" PENDING REASON: {item.reason.code}: {item.reason.text};"
+        missing = ", ".join(f"{name} {amount_text(name, amount)}" for name, amount in item.reason.shortfall.items())
+        if missing:
+            yield f"  missing{f' in {item.reason.domain}' if item.reason.domain else ''}: {missing};"
+        if item.reason.blocker:
+            yield f"  blocked by: {item.reason.blocker};"
+
+
+def owner_lines(owner: OwnerView) -> Iterator[str]:
+    """An owner, and everything that his members hold."""
+    yield f"USER  {owner.owner}"
+    yield f" {owner.groups} groups, {owner.members} members, {owner.slots} slots that hold something, {owner.claims} claims"
+    yield from (f" {name}: {amount_text(name, amount)}" for name, amount in owner.held.items())
 
 
 def host_lines(host: HostView) -> Iterator[str]:
     """A host: what it has, who uses it, what is still to be stopped there."""
     yield f"HOST  {host.name}"
-    yield f" STATUS {host.lsf} (state {host.state}, node {host.node}, address {host.address})"
+    yield f" STATUS {closed_word(host) or host.lsf} (state {host.state}, node {host.node}, address {host.address})"
+    if host.closed:
+        yield f" ADMIN ACTION COMMENT: {host.closed}"
     if host.domains:
         yield " DOMAINS " + " ".join(f"{level}={domain}" for level, domain in host.domains.items())
     if host.attributes:
@@ -76,16 +196,19 @@ def host_lines(host: HostView) -> Iterator[str]:
     for name, quantity in host.counters.items():
         yield f" {name}: {amount_text(name, quantity.used)} of {amount_text(name, quantity.total)} in use"
     for held in host.slots:
-        yield f" {held.group} {slot_name(held.member, held.index)}: {held.tasks} tasks, {held.running} running"
+        yield f" {held.group}.{slot_name(held.member, held.index)}: {held.tasks} tasks, {held.running} running"
     for task in host.superseded:
         yield f" superseded, to be stopped: {task}"
     for stray in host.strays:
         yield f" not of this journal: {stray}"
 
 
-def event_line(event: EventView) -> str:
+EVENT_HEADER = f"{'SEQ':>8}  {'TIME':<19}  {'JOBID':<6} {'EVENT':<18} WHAT"
+
+
+def event_line(event: EventView, longest: int = 120) -> str:
     """One record: seq, time, group, type, and its fields that are neither empty nor told already."""
-    words = record_words(event.data)
+    words = record_words(event.data, longest)
     return f"{event.seq:>8}  {moment(event.at_ms)}  {event.group or '-':<6} {event.type:<18} {words}".rstrip()
 
 
@@ -94,8 +217,8 @@ def moment(ms: int) -> str:
     return time.strftime("%b %d %H:%M:%S", time.localtime(ms / 1_000)) + f".{ms % 1_000:03d}"
 
 
-def record_words(data: Mapping[str, Any]) -> str:
-    """What a record says, its group left out: the slot first, then its fields that are not empty."""
+def record_words(data: Mapping[str, Any], longest: int = 120) -> str:
+    """What a record says, its group left out: the slot first, then its fields that are not empty, cut after `longest`."""
     told = {"group"}
     task = data.get("task")
     words = []
@@ -111,10 +234,10 @@ def record_words(data: Mapping[str, Any]) -> str:
         told.add("facts")
     for name, value in data.items():
         if name not in told and value not in ("", None, 0, False, [], {}, -1):
-            words.append(f"{name}={_short(value)}")
+            words.append(f"{name}={_short(value, longest)}")
     return " ".join(words)
 
 
-def _short(value: object) -> str:
+def _short(value: object, longest: int) -> str:
     text = str(value).replace("\n", "\\n")
-    return text if len(text) <= 120 else text[:119] + "…"
+    return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -14,9 +14,24 @@ from gangflow.errors import Problem, SpecError
 T = TypeVar("T")
 NONE = "-"
 """What LSF prints where there is nothing."""
+CUT = "*"
+"""What LSF puts before the end of a text that was cut."""
+NARROWEST = 10
+"""A column is not cut below this."""
 
 Fields = Mapping[str, tuple[str, Callable[[T], str]]]
 """Name for `-o` → (header, text of a row)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which columns, how wide."""
+
+    names: tuple[str, ...]
+    widths: Mapping[str, int] = field(default_factory=dict)
+    delimiter: str | None = None
+    chosen: bool = False
+    """By `-o`: nothing is cut that was not asked to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +65,15 @@ class Table(Generic[T]):
             names.append(name)
             if width:
                 widths[name] = int(width)
-        return Layout(tuple(names) or self.default, widths, delimiter)
+        return Layout(tuple(names) or self.default, widths, delimiter, chosen=True)
 
     def rows(self, views: Sequence[T], layout: Layout) -> list[list[str]]:
         """The texts of the chosen columns, without the header."""
         return [[self.fields[name][1](view) or NONE for name in layout.names] for view in views]
 
-    def text(self, views: Sequence[T], layout: Layout, *, header: bool = True) -> str:
-        """Columns under their headers; with a delimiter, just joined."""
+    def text(self, views: Sequence[T], layout: Layout, *, header: bool = True, width: int = 0) -> str:
+        """Columns under their headers; with a delimiter, just joined. `width`: what a line may take; 0: as it comes. Texts that
+        do not fit into it keep their ends, behind a `*`, as in LSF."""
         rows = self.rows(views, layout)
         if header:
             rows.insert(0, [self.fields[name][0] for name in layout.names])
@@ -70,7 +86,9 @@ class Table(Generic[T]):
             layout.widths.get(name) or max((len(row[column]) for row in rows), default=0)
             for column, name in enumerate(layout.names)
         ]
-        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        if width and not layout.chosen:
+            widths = narrowed(widths, [len(self.fields[name][0]) for name in layout.names], width)
+        return "\n".join("  ".join(map(_cell, row, widths)).rstrip() for row in rows)
 
     def document(self, views: Sequence[T], layout: Layout) -> str:
         """As `bjobs -json` prints it: the command, how many records, and the records under their headers."""
@@ -79,10 +97,21 @@ class Table(Generic[T]):
         return json.dumps({"COMMAND": self.command, self.counted: len(records), "RECORDS": records}, indent=2)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Which columns, how wide."""
+def narrowed(widths: Sequence[int], least: Sequence[int], total: int) -> list[int]:
+    """The widths, the widest made smaller until a line takes no more than `total`; none below its header, or `NARROWEST`."""
+    found = list(widths)
+    floor = [min(width, max(NARROWEST, small)) for width, small in zip(widths, least, strict=True)]
+    surplus = sum(found) + 2 * (len(found) - 1) - total
+    while surplus > 0:
+        column = max(range(len(found)), key=lambda each: (found[each] > floor[each], found[each]))
+        if found[column] <= floor[column]:
+            break
+        found[column] -= 1
+        surplus -= 1
+    return found
 
-    names: tuple[str, ...]
-    widths: Mapping[str, int] = field(default_factory=dict)
-    delimiter: str | None = None
+
+def _cell(text: str, width: int) -> str:
+    if len(text) > width > 1:
+        text = CUT + text[len(text) - width + 1 :]
+    return text.ljust(width)

@@ -32,6 +32,7 @@ ClusterFile = Annotated[Path | None, typer.Option("--cluster", help="Description
 Runtime = Annotated[str, typer.Option(help="Of a cluster of one's own: `ray`, or `local` (no Ray; one machine).")]
 Dashboard = Annotated[bool, typer.Option(help="Start Ray's dashboard, with the page /gangflow.")]
 Group = Annotated[str, typer.Argument(help="A group's name or id.")]
+Why = Annotated[str, typer.Option("--message", "-m", help="Why, for the record.")]
 
 
 @app.command()
@@ -94,8 +95,8 @@ def status(group: Annotated[str, typer.Argument(help="A group; all groups if lef
 
 @app.command()
 def logs(
-    group: Group,
-    slot: Annotated[str, typer.Argument(help="member or member[index].")],
+    group: Annotated[str, typer.Argument(help="A group's name or id; or the slot as well: g1.rollout[2].")],
+    slot: Annotated[str, typer.Argument(help="member or member[index].")] = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it grows.")] = False,
     stderr: Annotated[bool, typer.Option(help="stderr instead of stdout.")] = False,
     incarnation: Annotated[int, typer.Option(help="0 is the newest.")] = 0,
@@ -135,6 +136,53 @@ def cancel(
         from gangflow.cli.running import tell_what_is_kept
 
         tell_what_is_kept(Console(stderr=True), run_, ends=False)
+
+
+@app.command()
+def scale(
+    group: Group,
+    targets: Annotated[list[str], typer.Argument(metavar="MEMBER=N...", help="How many replicas of which member.")],
+    timeout: Annotated[str, typer.Option(help="After this what stands becomes the target, e.g. 10m; else the group's.")] = "",
+    wait: Annotated[bool, typer.Option(help="Until it is done, or has failed.")] = False,
+    address: Address = "",
+) -> None:
+    """Change how many replicas members have: one durable change, accepted when it is proved to fit."""
+    from gangflow.cli.steering import scale_group
+
+    scale_group(group, targets, timeout, wait=wait, address=address)
+
+
+@app.command()
+def suspend(
+    group: Group,
+    message: Why = "",
+    wait: Annotated[bool, typer.Option(help="Until nothing of it is left.")] = True,
+    address: Address = "",
+) -> None:
+    """Stop a group and give everything back; `resume` lets it start again, as it was submitted and scaled."""
+    from gangflow.cli.steering import suspend_group
+
+    suspend_group(group, message, wait=wait, address=address)
+
+
+@app.command()
+def resume(group: Group, address: Address = "") -> None:
+    """Let a suspended group wait for a place again, with its first submission time."""
+    from gangflow.cli.steering import resume_group
+
+    resume_group(group, address=address)
+
+
+@app.command()
+def restart(
+    names: Annotated[list[str], typer.Argument(metavar="NAMES...", help="Groups, members or slots: g1.rollout[2].")],
+    message: Why = "",
+    address: Address = "",
+) -> None:
+    """Restart a group as a whole, or slots of it, outside its rules and budgets."""
+    from gangflow.cli.steering import restart_named
+
+    restart_named(names, message, address=address)
 
 
 @app.command()
@@ -180,6 +228,21 @@ def replay(
     run_replay(journal, begin, until, show, force=force, as_json=as_json)
 
 
+@app.command()
+def compact(
+    journal: Annotated[Path, typer.Argument(help="A journal.db, or the home of a cluster that does not run.")],
+    keep: Annotated[str, typer.Option(help="Records stay so long, e.g. 7d; else what the home's cluster.yaml says.")] = "",
+    keep_size: Annotated[str, typer.Option(help="And at most so much of them, e.g. 1GiB; 0: no limit.")] = "",
+    images: Annotated[
+        int, typer.Option(min=1, help="State images that stay: an older one is there if the newest is damaged.")
+    ] = 2,
+) -> None:
+    """Forget a journal's old records and give the space back, verified. (A controller forgets by itself while it runs.)"""
+    from gangflow.cli.compacting import run_compact
+
+    run_compact(journal, keep, keep_size, images)
+
+
 def _later(name: str, what: str) -> None:
     @app.command(name, hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
     def refuse() -> None:
@@ -190,7 +253,6 @@ def _later(name: str, what: str) -> None:
 for _name, _what in (
     ("plan", "planning before submission"),
     ("simulate", "the simulator"),
-    ("scale", "scaling a running group"),
     ("init", "copying a recipe"),
 ):
     _later(_name, _what)

@@ -98,7 +98,8 @@ def test_tasks_on_one_host_are_counted() -> None:
 def test_every_column_prints_something_for_every_view(table: object) -> None:
     views = {
         id(GROUPS): VIEWS, id(MEMBERS): members_of(VIEWS), id(SLOTS): slots_of(VIEWS), id(HOSTS): host_views(STATE),
-        id(CLAIMS): [claim_view(STATE, claim) for claim in STATE.claims.values()], id(QUEUE): queue_items(STATE.groups.values()),
+        id(CLAIMS): [claim_view(STATE, claim) for claim in STATE.claims.values()],
+        id(QUEUE): queue_items(STATE.groups.values()),
     }[id(table)]  # fmt: skip
     assert views
     names = tuple(table.fields)  # type: ignore[attr-defined]
@@ -130,7 +131,7 @@ def test_the_long_form_of_a_host_names_what_is_owed() -> None:
     assert "superseded, to be stopped: g1/1/actor/0/1/0" in text
     assert "not of this journal: x/1" in text
     assert "cpu: 1 of 4 in use" in text
-    assert "g1 actor[0]: 1 tasks, 1 running" in text
+    assert "g1.actor[0]: 1 tasks, 1 running" in text
 
 
 def test_an_event_is_one_line() -> None:

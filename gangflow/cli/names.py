@@ -1,0 +1,82 @@
+"""How things are named on the command line: `g1`, `g1.rollout`, `g1.rollout[2]`; a group's name may stand for its id. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from gangflow.errors import NotFound, Problem, SpecError
+from gangflow.xce.rest.schema import GroupView, MemberView, SlotView
+
+_FORM = re.compile(r"(?P<group>[^.\[\]\s]+)(?:\.(?P<member>[^.\[\]\s]+)(?:\[(?P<index>\d{1,9})\])?)?")
+RULE = "a group, a member or a slot: g1, g1.rollout or g1.rollout[2] (a group's name may stand for its id)"
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What was named."""
+
+    group: str
+    member: str = ""
+    index: int = -1
+    """-1: no slot was named."""
+
+    @property
+    def is_group(self) -> bool:
+        return not self.member
+
+    @property
+    def is_slot(self) -> bool:
+        return self.index >= 0
+
+    def __str__(self) -> str:
+        member = f".{self.member}" if self.member else ""
+        return f"{self.group}{member}" + (f"[{self.index}]" if self.is_slot else "")
+
+
+def parse(text: str) -> Name:
+    """The name that a text is; SpecError if it is none."""
+    found = _FORM.fullmatch(text.strip())
+    if found is None:
+        raise SpecError([Problem("name", repr(text), RULE)])
+    return Name(found["group"], found["member"] or "", int(found["index"]) if found["index"] else -1)
+
+
+def group_only(text: str, instead: str = "") -> Name:
+    """A name that must be a group's; `instead` says what is there for a member or a slot."""
+    name = parse(text)
+    if not name.is_group:
+        raise SpecError([Problem("name", repr(text), "a group" + (f"; {instead}" if instead else ""), name.group)])
+    return name
+
+
+def member_of(view: GroupView, name: Name) -> MemberView:
+    """The member that is named; NotFound with the nearest there is."""
+    try:
+        return view.member(name.member)
+    except KeyError:
+        known = [member.name for member in view.members]
+        near = _near(name.member, known)
+        raise NotFound(f"group {view.id} has no member {name.member!r}; it has {', '.join(known)}{near}") from None
+
+
+def slots_named(view: GroupView, name: Name) -> list[SlotView]:
+    """The slots that a name stands for: one, a member's, or all of the group. NotFound if there is none."""
+    if name.is_group:
+        return [slot for member in view.members for slot in member.slots]
+    member = member_of(view, name)
+    if not name.is_slot:
+        return list(member.slots)
+    found = [slot for slot in member.slots if slot.index == name.index]
+    if not found:
+        last = max((slot.index for slot in member.slots), default=-1)
+        there = f"0 to {last}" if last > 0 else "0" if last == 0 else "none"
+        raise NotFound(f"{view.id}.{member.name} has no slot {name.index}; it has {there}")
+    return found
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    found = get_close_matches(word, list(known), 1)
+    return f". Did you mean {found[0]!r}?" if found else ""
