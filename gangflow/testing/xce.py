@@ -21,6 +21,7 @@ from gangflow.xce.core.state import Group, State, TaskKey
 from gangflow.xce.journal.store import Stamped
 from gangflow.xce.machine import Machine, effects_due
 from gangflow.xce.ports import LogChunk
+from gangflow.xce.providers.rules import BuiltIn, Catalog
 
 ROUNDS = 10_000
 """Of answers to one input: what is not at rest then never will be."""
@@ -39,6 +40,7 @@ class FakeXCE:
 
     trouble: GangflowError | None = None
     unknown_until_ms = 0
+    catalog: Catalog = BuiltIn()
 
     def __init__(self, machines: Machines, levels: tuple[str, ...] = (), *, now_ms: int = 1_700_000_000_000) -> None:
         self.machines = machines

@@ -65,7 +65,8 @@ def standalone_plan(spec: StandaloneClaim, providers: Catalog = BUILT_IN) -> Cla
 def _faults(at: Loc, claim: Claim, providers: Catalog, standalone: Collection[str] | None) -> Iterator[Fault]:
     if claim.uses is not None:
         if standalone is not None and claim.uses not in standalone:
-            expected = "a standalone claim: " + (", ".join(sorted(standalone)[:16]) or "there is none")
+            usable = ", ".join(sorted(standalone)[:16]) or "there is none"
+            expected = f"a standalone claim of an owner whom the caller may name: {usable}"
             yield Fault((*at, "uses"), claim.uses, expected, nearest(claim.uses, standalone))
         return
     yield from _provider_faults(at, claim.provider, claim.parameters, providers)

@@ -30,6 +30,8 @@ from gangflow.xce.journal.recovery import Recovered, recover
 from gangflow.xce.journal.store import Journal, Stamped
 from gangflow.xce.machine import Decision
 from gangflow.xce.ports import Clock, Hosts, LogChunk, Provider
+from gangflow.xce.providers.registry import catalog_of
+from gangflow.xce.providers.rules import Catalog
 
 _log = logging.getLogger(__name__)
 SWEEP_S = 1.0
@@ -150,6 +152,11 @@ class Controller:
     def horizon(self) -> int:
         """The smallest position that `events` can begin after."""
         return self._journal.horizon
+
+    @property
+    def catalog(self) -> Catalog:
+        """Its claim providers, as admission reads them."""
+        return catalog_of(self.providers)
 
     @property
     def url(self) -> str:

@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gangflow.errors import Problem
-from gangflow.specs.claims import Claim
+from gangflow.specs.claims import StandaloneClaim
 from gangflow.specs.document import validate
-from gangflow.specs.faults import Fault, fault_error, nearest
+from gangflow.specs.faults import Fault, fault_error
 from gangflow.specs.group import CoStartGroup
 from gangflow.xce.admission import ClusterDefaults, admit
+from gangflow.xce.admission_claims import BUILT_IN, standalone_plan
 from gangflow.xce.core.inputs import Request
 from gangflow.xce.core.plan import ClaimPlan, GroupPlan
 from gangflow.xce.core.state import PendCode, Reason, State
 from gangflow.xce.placement.never import never_fits
+from gangflow.xce.providers.rules import Catalog
 from gangflow.xce.rest.problems import Refusal
-from gangflow.xce.rest.tokens import OWNER_NAME, Principal, Role
+from gangflow.xce.rest.tokens import Principal, Role
 
 if TYPE_CHECKING:
     from gangflow.specs.cluster import ClusterSpec
@@ -46,7 +48,7 @@ class Submission:
         return self.caller.role is Role.ADMIN or owner == self.caller.owner or owner in self.delegated
 
 
-def admitted(submission: Submission, state: State, cluster: ClusterSpec | None) -> GroupPlan:
+def admitted(submission: Submission, state: State, cluster: ClusterSpec | None, providers: Catalog = BUILT_IN) -> GroupPlan:
     """The plan of a valid document.
 
     SpecError names every path that is wrong, NotYetError what is not enforced; a Refusal says which owner may not be named
@@ -58,13 +60,13 @@ def admitted(submission: Submission, state: State, cluster: ClusterSpec | None) 
     strange = spec.told(_strangers(submission, spec))
     if strange:
         raise _forbidden(strange)
-    plan = admit(spec, cluster or ClusterDefaults(state.levels), owner=submission.owner)
     # What was answered under this key before gets that answer again, whatever hosts and claims have gone since.
-    if submission.asked.key in state.answers:
+    answered = submission.asked.key in state.answers
+    usable = None if answered else _usable_claims(submission, state)
+    known = cluster or ClusterDefaults(state.levels)
+    plan = admit(spec, known, owner=submission.owner, providers=providers, claims=usable)
+    if answered:
         return plan
-    unknown = list(_unknown_claims(submission, plan, state))
-    if unknown:
-        raise fault_error(unknown)
     # Before the first host registers nothing fits, and that says nothing: the group waits.
     reason = never_fits(state.hosts, state.levels, plan) if state.hosts else None
     if reason is not None:
@@ -72,17 +74,13 @@ def admitted(submission: Submission, state: State, cluster: ClusterSpec | None) 
     return plan
 
 
-def admitted_claim(submission: Submission) -> tuple[ClaimPlan, str]:
-    """The plan of a standalone claim, and its owner. As `admitted`; the document may have an `owner` beside the claim's own."""
-    document = dict(submission.document)
-    owner = document.pop("owner", submission.owner)
-    if not (isinstance(owner, str) and OWNER_NAME.fullmatch(owner)):
-        raise fault_error([Fault(("owner",), owner, "an owner's name: letters, digits, _ . @ and -, at most 63 characters")])
+def admitted_claim(submission: Submission, providers: Catalog = BUILT_IN) -> tuple[ClaimPlan, str]:
+    """The plan of a standalone claim, and its owner. As `admitted`."""
+    spec = validate(StandaloneClaim, submission.document)
+    owner = spec.owner or submission.owner
     if not submission.may_name(owner):
         raise _forbidden([Fault(("owner",), owner, _expected(submission))])
-    claim = validate(Claim, document)
-    plan = ClaimPlan(claim.name, claim.provider, timeout_ms=claim.timeout, parameters=tuple(claim.parameters.items()))
-    return plan, owner
+    return standalone_plan(spec, providers), owner
 
 
 def _strangers(submission: Submission, spec: CoStartGroup) -> Iterator[Fault]:
@@ -99,14 +97,9 @@ def _expected(submission: Submission) -> str:
     return f"an owner whom the caller may name ({names}); another one takes his delegation token, or the admin's token"
 
 
-def _unknown_claims(submission: Submission, plan: GroupPlan, state: State) -> Iterator[Fault]:
-    """Standalone claims that do not exist, or are of an owner whom the caller may not name: the same to him."""
-    usable = [claim.id for claim in state.claims.values() if not claim.group and submission.may_name(claim.owner)]
-    known = set(usable)
-    for index, claim in enumerate(plan.claims):
-        if claim.uses and claim.uses not in known:
-            expected = "a standalone claim of an owner whom the caller may name: " + (", ".join(usable[:20]) or "there is none")
-            yield Fault(("claims", index, "uses"), claim.uses, expected, nearest(claim.uses, usable))
+def _usable_claims(submission: Submission, state: State) -> list[str]:
+    """Standalone claims of owners whom the caller may name. That there are others is not his to know."""
+    return [claim.id for claim in state.claims.values() if not claim.group and submission.may_name(claim.owner)]
 
 
 def _forbidden(faults: list[Fault]) -> Refusal:

@@ -10,6 +10,7 @@ from gangflow.xce.core.events import Event
 from gangflow.xce.core.inputs import Command, Reply
 from gangflow.xce.core.state import State, TaskKey
 from gangflow.xce.ports import LogChunk
+from gangflow.xce.providers.rules import Catalog
 
 
 class StampedEvent(Protocol):
@@ -61,6 +62,11 @@ class ControllerPort(Protocol):
     @property
     def unknown_until_ms(self) -> int:
         """Before this nobody's silence means anything: the controller has just started."""
+        ...
+
+    @property
+    def catalog(self) -> Catalog:
+        """The claim providers that it has, as admission reads them."""
         ...
 
     def now_ms(self) -> int: ...

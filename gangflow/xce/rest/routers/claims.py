@@ -36,7 +36,9 @@ async def create(
     spec: Annotated[dict[str, Any], Body()], caller: Caller, delegated: Delegated, asked: Asking, service: Serving
 ) -> Response:
     """Make a standalone claim; its name is its id. 409 `conflict` if the name is taken."""
-    plan, owner = await asyncio.to_thread(admitted_claim, Submission(spec, caller, delegated, asked))
+    plan, owner = await asyncio.to_thread(
+        admitted_claim, Submission(spec, caller, delegated, asked), service.controller.catalog
+    )
     await service.command(CreateClaim(plan, owner, asked), caller)
     return shown(Submitted(seq=service.controller.seq, id=plan.name), 201)
 

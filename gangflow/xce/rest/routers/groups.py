@@ -130,7 +130,7 @@ async def queue(caller: Caller, service: Serving, limit: Limit = LIST_LIMIT, cur
 
 async def _submit(submission: Submission, service: Service) -> Response:
     # Placement's arithmetic over every host takes its time on a large cluster; the state that it reads never changes.
-    plan = await asyncio.to_thread(admitted, submission, service.state, service.cluster)
+    plan = await asyncio.to_thread(admitted, submission, service.state, service.cluster, service.controller.catalog)
     reply = await service.command(SubmitGroup(plan, submission.asked), submission.caller)
     return shown(Submitted(seq=service.controller.seq, id=str(dict(reply.fields)["id"])), 201)
 

@@ -30,6 +30,7 @@ from gangflow.xce.core.state import (
     TaskPhase,
 )
 from gangflow.xce.ports import LogChunk
+from gangflow.xce.providers.rules import BuiltIn
 
 TERM = TaskTerm(uses=(Use("cpu", 1_000), Use("mem", 512), Use("gpus", 500)))
 ACTOR = MemberPlan("actor", MemberKind.JOB, ("train",), terms=(TERM,), ports=("http",))
@@ -117,6 +118,7 @@ class FakeController:
         self.horizon = 50
         self.trouble: GangflowError | None = None
         self.unknown_until_ms = 5_000
+        self.catalog = BuiltIn()
         self.commands: list[Command] = []
         self.signals: list[tuple[TaskKey, int]] = []
         self.logs: dict[TaskKey, bytes] = {}
