@@ -49,8 +49,8 @@ def _counted(beats: Mapping[tuple[str, int], BeatView], key: str) -> Any:
     return max((part[key] for part in parts if isinstance(part.get(key), int)), default=None)
 
 
-def progress_line(beats: Mapping[tuple[str, int], BeatView]) -> str:
-    """Step, reward, rates and what became of the samples, as far as the members say it."""
+def progress_line(beats: Mapping[tuple[str, int], BeatView], rollout: str) -> str:
+    """Step, reward, rates and (where a `rollout` serves an RL trainer) what became of the samples, as far as members say it."""
     parts = []
     for key, form in (
         ("step", "step {:.0f}"),
@@ -61,7 +61,7 @@ def progress_line(beats: Mapping[tuple[str, int], BeatView]) -> str:
         value = newest(beats, key)
         if value is not None:
             parts.append(form.format(value))
-    for key, word in COUNTED.items():
+    for key, word in COUNTED.items() if rollout else ():
         value = _counted(beats, key)
         if value is not None:
             parts.append(f"{value} {word}")
@@ -82,7 +82,9 @@ def headline(view: GroupView, now_ms: int) -> Text:
 def table(view: GroupView, beats: Mapping[tuple[str, int], BeatView], story: Story) -> Table:
     """Members and slots, a row each."""
     grid = Table(expand=False, pad_edge=False, box=None, header_style="dim")
-    for name in ("SLOT", "STATE", "HOST", "INC", "WEIGHTS", "RESTARTS", "SAYS"):
+    # Weights are an RL group's: nobody else has a word for them.
+    weighted = ("WEIGHTS",) if story.rollout else ()
+    for name in ("SLOT", "STATE", "HOST", "INC", *weighted, "RESTARTS", "SAYS"):
         grid.add_column(name, no_wrap=name != "SAYS")
     for member in view.members:
         for slot in member.slots:
@@ -94,7 +96,7 @@ def table(view: GroupView, beats: Mapping[tuple[str, int], BeatView], story: Sto
                 state_text(slot.state),
                 ",".join(slot.hosts),
                 str(slot.incarnation),
-                weights,
+                *((weights,) if story.rollout else ()),
                 str(slot.restarts),
                 says,
             )
@@ -123,7 +125,7 @@ def screen(
     if view is None:
         return Text(phase, style="bold")
     parts: list[RenderableType] = [headline(view, now_ms), table(view, beats, story)]
-    progress = progress_line(beats)
+    progress = progress_line(beats, story.rollout)
     if progress:
         parts.append(Text(progress, style="bold"))
     if behind is not None:

@@ -12,6 +12,7 @@ from rich.console import Console
 from gangflow.cli import live
 from gangflow.cli.names import parse
 from gangflow.cli.story import Story
+from gangflow.cli.watching import rollout_of
 from gangflow.errors import GangflowError, NotFound, Problem, SpecError
 from gangflow.home import homes
 from gangflow.runs import attach
@@ -24,10 +25,10 @@ _SLOT = re.compile(r"([a-z][a-z0-9_-]*)(?:\[(\d+)\])?")
 def show_status(console: Console, group: str, address: str) -> None:
     """One group in detail, or a line for each group of each live cluster of this user."""
     if group:
-        run = attach(group, address=address)
+        run = attach(parse(group).group, address=address)
         view = run.status()
         beats = {(beat.member, beat.index): beat for beat in run.client.beats(run.id).heartbeats}
-        console.print(live.screen(view, beats, Story(run.id), "", int(time.time() * 1000), None))
+        console.print(live.screen(view, beats, Story(run.id, rollout_of(view)), "", int(time.time() * 1000), None))
         return
     if address:
         from gangflow.clusters import join_cluster

@@ -37,7 +37,7 @@ class Story:
 
     group: str
     rollout: str = "rollout"
-    """The member that serves weights, as the group's coordinator has it."""
+    """The member that serves weights, as the group's RL coordinator has it; empty: it has none."""
     begin_ms: int = 0
     lines: list[tuple[int, str]] = field(default_factory=list)
     """(at_ms, text), the newest last; bounded."""

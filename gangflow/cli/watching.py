@@ -89,7 +89,7 @@ class Watching:
         now = time.monotonic()
         if now - self._seen_at >= PROGRESS_S:
             self._seen_at = now
-            progress = live.progress_line(self.beats)
+            progress = live.progress_line(self.beats, self.story.rollout)
             if progress:
                 console.print(f"           {progress}", markup=False, highlight=False, soft_wrap=True)
 
@@ -186,9 +186,9 @@ QUESTION = "\nd to detach (the run goes on), c or Enter to cancel it? "
 
 
 def rollout_of(view: GroupView) -> str:
-    """The member that serves weights in a group with an RL coordinator."""
+    """The member that serves weights in a group with an RL coordinator; empty in any other."""
     coordinator = (view.document or {}).get("coordinator") or {}
-    return str(coordinator.get("rollout", "rollout"))
+    return str(coordinator.get("rollout", "rollout")) if coordinator.get("kind") == "rl" else ""
 
 
 def ask_detach_or_cancel(console: Console) -> bool:

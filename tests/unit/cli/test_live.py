@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
+from gangflow.channel import ROLE_KEY
 from gangflow.cli import live
 from gangflow.cli.story import Story
 from gangflow.xce.core.plan import Cause
@@ -56,6 +57,19 @@ def test_only_the_member_that_serves_weights_shows_any() -> None:
     assert "1/60/abc" not in shown(live.table(view_of(running()), {}, story))
 
 
+def test_a_group_without_an_rl_coordinator_hears_no_word_of_rl() -> None:
+    samples = {"redispatched": 3, "lost": 0, "duplicates": 0}
+    beats = dict([beat("actor", 0, 1, step=60, **{ROLE_KEY: {"samples": samples}})])
+    with_one, without = (
+        shown(live.screen(view_of(running()), beats, Story("g1", rollout=rollout), "", NOW_MS, None))
+        for rollout in ("rollout", "")
+    )
+    assert "step 60" in without
+    for word in ("WEIGHTS", *live.COUNTED.values()):
+        assert word in with_one
+        assert word not in without
+
+
 def test_a_beat_of_an_incarnation_that_is_over_says_nothing() -> None:
     beats = dict([beat("rollout", 0, 2, step=59)])
     assert "step 59" not in shown(live.table(view_of(running()), beats, Story("g1")))
@@ -86,11 +100,11 @@ def test_progress_is_what_the_members_say() -> None:
     beats = dict(
         [beat("actor", 0, 1, step=60, reward=0.4999, samples_per_s=3456.7, accuracy=0.123, gangflow=own), beat("rollout", 0, 3)]
     )
-    assert live.progress_line(beats) == (
+    assert live.progress_line(beats, "rollout") == (
         "step 60 · reward 0.500 · 3457 samples/s · held-out accuracy 0.12 · 2 re-dispatched · 0 lost · 1 duplicate"
     )
-    assert live.progress_line(dict([beat("actor", 0, 1, step="sixty", note="x")])) == ""
-    assert live.progress_line({}) == ""
+    assert live.progress_line(dict([beat("actor", 0, 1, step="sixty", note="x")]), "rollout") == ""
+    assert live.progress_line({}, "rollout") == ""
 
 
 def test_the_newest_lines_stand_below_each_on_one_line() -> None:
