@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gangflow.errors import SpecError
 from gangflow.specs.claims import Claim
 from gangflow.specs.cluster import ClusterSpec, HostSpec
+from gangflow.specs.container import Container, ContainerRuntime, Mount
 from gangflow.specs.coordinator import RLCoordinator
 from gangflow.specs.document import dump, load, plain, validate
 from gangflow.specs.failure import RESTARTS, Backoff, FailureMatch, FailureRule
@@ -21,6 +22,7 @@ from gangflow.specs.group import Barrier, CoStartGroup, Placement, Recovery
 from gangflow.specs.member import Job, Pack, ReplicaSet, Resources
 from gangflow.specs.overrides import apply
 from gangflow.specs.probes import ExecProbe, FileProbe, HttpProbe, TcpProbe
+from gangflow.specs.profiles import WHOLE, Profile, merge
 from gangflow.specs.quantity import (
     cpu_milli,
     duration_ms,
@@ -31,10 +33,19 @@ from gangflow.specs.quantity import (
     render_gpu,
     render_memory,
 )
-from gangflow.xce.admission import ClusterDefaults, admit
+from gangflow.specs.scale import Ratio, Scale, proportion, render_proportion
+from gangflow.specs.warning import SIGNALS, RunWarning
+from gangflow.xce.admission import ClusterDefaults, admit, task_terms
 
 # --- whole specs -----------------------------------------------------------------------------------------------------
 
+MANY = 1_000
+RUNTIME = ContainerRuntime(
+    ["run", "{environment}", "{mounts}", "{image}", "{command}"],
+    variable="{variable}",
+    mount="{source}:{target}",
+    probe=["exec", "{name}", "{command}"],
+)
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
 whole = st.integers(1, 9_999)
 REQUIREMENTS = (
@@ -95,6 +106,27 @@ def rules(draw: st.DrawFn, members: list[str]) -> FailureRule:
     return FailureRule(action, **fields)
 
 
+owners = st.none() | st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,8}", fullmatch=True)
+paths = st.from_regex(r"/[a-z./]{0,8}", fullmatch=True)
+mounts = st.lists(st.builds(Mount, paths, paths), max_size=2, unique_by=lambda mount: mount.target)
+containers = st.builds(lambda image, mounts: Container(image, mounts=mounts), texts.filter(bool), mounts)
+warnings = st.builds(RunWarning, durations, st.sampled_from(sorted(SIGNALS)))
+proportions = st.builds("{}/{}".format, st.integers(0, 99), st.integers(1, 99))
+
+
+@st.composite
+def limits(draw: st.DrawFn) -> dict[str, Any]:
+    """What a member and a profile may say alike."""
+    warning = draw(st.none() | warnings)
+    return {
+        "ready_timeout": draw(st.none() | durations),
+        "termination_grace": draw(st.none() | durations),
+        "drain": draw(st.none() | durations),
+        "runtime_limit": f"{10**10}ms" if warning else draw(st.none() | durations),
+        "warning": warning,
+    }
+
+
 @st.composite
 def members(draw: st.DrawFn, name: str) -> Job | ReplicaSet:
     ports = draw(st.lists(spec_names, max_size=2, unique=True))
@@ -110,9 +142,12 @@ def members(draw: st.DrawFn, name: str) -> Job | ReplicaSet:
         "cwd": draw(texts),
         "on_failure": draw(st.lists(rules([name]), max_size=2)),
         "pack": draw(st.none() | packs),
-        "termination_grace": draw(durations),
         "claims": draw(st.lists(claims, max_size=1)),
+        "owner": draw(owners),
+        **draw(limits()),
     }
+    if not fields["cwd"]:
+        fields["container"] = draw(st.none() | containers)
     if draw(st.booleans()):
         fields["resreq"] = draw(st.sampled_from(REQUIREMENTS))
     else:
@@ -135,17 +170,28 @@ def groups(draw: st.DrawFn) -> CoStartGroup:
         coordinator = RLCoordinator(
             actor=jobs[0], rollout=services[0], port=found[services[0]].ports[0], quorum_timeout=draw(durations)
         )
+    of_one = len(found) == 1 and not coordinator and draw(st.booleans())
+    if of_one:
+        found = {"main": draw(members("main"))}
+    sets = {key: member.replicas for key, member in found.items() if isinstance(member, ReplicaSet)}
+    ratios = [Ratio(a, b, max=draw(st.none() | st.just(MANY)), min=0) for a, b in zip(sets, list(sets)[1:], strict=False)]
     return CoStartGroup(
         draw(group_names),
-        found,
+        **({found["main"].tag: found["main"]} if of_one else {"members": found}),
+        owner=draw(owners),
+        scale=draw(st.builds(Scale, max_gpus=st.none() | st.just(10**6), timeout=durations)),
+        ratio=[ratio for ratio in ratios if ratio.holds(sets[ratio.member], sets[ratio.to])],
         priority=draw(st.integers(0, 1_000)),
         environment=draw(environments),
         claims=draw(st.lists(claims, max_size=2)),
         placement=draw(st.builds(Placement, pack=st.none() | packs)),
         barrier=draw(st.builds(Barrier, timeout=durations, start_timeout=durations, max_attempts=whole, backoff=backoffs)),
-        recovery=draw(st.builds(Recovery, timeout=durations)),
+        recovery=draw(
+            st.builds(Recovery, timeout=durations)
+            | st.builds(Recovery, exclude_host_after=whole, exclude_hosts_at_most=whole, exclude_window=durations)
+        ),
         termination_delay=draw(durations),
-        failure=draw(st.lists(rules(keys), max_size=2)),
+        failure=draw(st.lists(rules(list(found)), max_size=2)),
         coordinator=coordinator,
     )
 
@@ -172,12 +218,58 @@ def test_admission_keeps_what_was_asked_for(data: st.DataObject) -> None:
         return
     levels = [member.pack.level for member in group.members.values() if member.pack]
     levels += [group.placement.pack.level] if group.placement.pack else []
-    plan = admit(group, ClusterDefaults(levels=tuple(levels)))
+    plan = admit(group, ClusterDefaults(levels=tuple(levels), container_runtime=RUNTIME), owner="me")
     assert [member.name for member in plan.members] == list(group.members)
     assert validate(CoStartGroup, json.loads(plan.document)) == group
     for member in plan.members:
         assert member.min_replicas <= member.replicas <= member.max_replicas
         assert all(use.amount > 0 for term in member.terms for use in term.uses)
+        assert member.owner == group.members[member.name].owner or member.owner == plan.owner == (group.owner or "me")
+
+
+@st.composite
+def profiles(draw: st.DrawFn) -> Profile:
+    fields = draw(limits())
+    if draw(st.booleans()):
+        fields["resreq"] = draw(st.sampled_from([text for text in REQUIREMENTS if "{" not in text]))
+    else:
+        fields["resources"] = draw(st.none() | shapes)
+    return Profile(
+        wrapper=draw(st.just([]) | commands),
+        environment=draw(environments),
+        container=draw(st.none() | containers),
+        live=draw(st.none() | st.just(FileProbe("/x"))),
+        **fields,
+    )
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=100)
+def test_a_profile_changes_nothing_that_a_member_says(data: st.DataObject) -> None:
+    """Property 4: what the member gives wins, what it leaves out is the profile's, and merging twice changes nothing more."""
+    try:
+        member, profile = data.draw(members("m")), data.draw(profiles())
+    except SpecError:
+        return
+    merged = merge(member, profile).member
+    for key in WHOLE:
+        own, default = getattr(member, key), getattr(profile, key)
+        assert getattr(merged, key) == (default if own is None else own)
+    assert merged.command == (*profile.wrapper, *member.command)
+    for key in set(type(member).model_fields) - {*WHOLE, "command", "resources", "resreq"}:
+        assert getattr(merged, key) == getattr(member, key)
+    again = merge(merged, profile.model_copy(update={"wrapper": ()})).member
+    assert task_terms(again, ClusterDefaults()) == task_terms(merged, ClusterDefaults())
+    for term, before in zip(task_terms(merged, ClusterDefaults()), task_terms(member, ClusterDefaults()), strict=True):
+        assert set(before.uses) <= set(term.uses)
+        assert len({use.name for use in term.uses}) == len(term.uses)
+        assert term.count == before.count
+
+
+@given(proportions)
+def test_proportions_read_back(text: str) -> None:
+    """Property 1."""
+    assert proportion(render_proportion(proportion(text))) == proportion(text)
 
 
 @st.composite
@@ -196,11 +288,15 @@ def hosts(draw: st.DrawFn) -> HostSpec:
     )
 
 
-@given(st.lists(hosts(), min_size=1, max_size=3, unique_by=lambda host: host.name), st.sampled_from(["task", "host"]))
+@given(
+    st.lists(hosts(), min_size=1, max_size=3, unique_by=lambda host: host.name),
+    st.sampled_from(["task", "host"]),
+    st.dictionaries(spec_names, profiles(), max_size=2),
+)
 @settings(deadline=None, max_examples=50)
-def test_a_cluster_reads_back_from_its_document(found: list[HostSpec], per: str) -> None:
+def test_a_cluster_reads_back_from_its_document(found: list[HostSpec], per: str, known: dict[str, Profile]) -> None:
     """Property 1."""
-    cluster = ClusterSpec("c", levels=["switch"], hosts=found, reserve_per=per)
+    cluster = ClusterSpec("c", levels=["switch"], hosts=found, reserve_per=per, profiles=known, container_runtime=RUNTIME)
     assert load(dump(cluster), ClusterSpec) == cluster
 
 
@@ -218,7 +314,8 @@ def test_quantities_read_back(amount: int) -> None:
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["10m", "4GiB", "rl"])
 WORDS = (
     "name members job replica_set command failure match action claims ready http resreq tasks coordinator placement pack owner "
-    "replicas hosts resources cpu environment backoff ports"
+    "replicas hosts resources cpu environment backoff ports profile profiles container image mounts ratio min max scale "
+    "warning before signal runtime_limit recovery exclude_host_after container_runtime variable"
 )
 keys = st.sampled_from(WORDS.split()) | st.text(max_size=6)
 documents = st.recursive(

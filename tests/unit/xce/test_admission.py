@@ -32,11 +32,14 @@ from gangflow.xce.core.plan import (
     BackoffPlan,
     Cause,
     ClaimPlan,
+    ExclusionPlan,
     MemberKind,
     Per,
     ProbeKind,
     ProbePlan,
+    RatioPlan,
     RulePlan,
+    ScalePlan,
     TaskTerm,
     Use,
 )
@@ -146,6 +149,61 @@ def test_every_field_of_a_group_arrives() -> None:
     assert (plan.pack, plan.priority, plan.environment) == (PackPlan("block", required=True), 70, (("E", "x"),))
     assert (plan.termination_delay_ms, plan.recovery_timeout_ms) == (9_000, 180_000)
     assert validate(CoStartGroup, json.loads(plan.document)) == group
+
+
+def test_owners_come_down_from_the_group() -> None:
+    members = {"a": Job(["x"], owner="eve"), "b": Job(["x"])}
+    plan = admit(CoStartGroup("g", members, owner="ann"), owner="whoever")
+    assert (plan.owner, [member.owner for member in plan.members]) == ("ann", ["eve", "ann"])
+    plan = admit(CoStartGroup("g", members), owner="bob")
+    assert (plan.owner, [member.owner for member in plan.members]) == ("bob", ["eve", "bob"])
+
+
+def test_limits_of_a_groups_life_arrive() -> None:
+    group = CoStartGroup(
+        "g",
+        {
+            "a": ReplicaSet(
+                ["x"], replicas=2, runtime_limit="1h", warning={"before": "1m", "signal": "TERM"}, drain="5s", profile=None
+            ),
+            "b": ReplicaSet(["y"], replicas=4),
+        },
+        scale={"max_gpus": 3, "timeout": "2m"},
+        ratio={"a": "b", "min": "1/4"},
+        recovery={"exclude_host_after": 3, "exclude_hosts_at_most": 2, "exclude_window": "2h"},
+    )
+    plan = admit(group)
+    assert plan.scale == ScalePlan((RatioPlan("a", "b", (1, 4)),), 3_000, 120_000)
+    assert plan.exclusion == ExclusionPlan(3, 7_200_000, 2)
+    member = plan.member("a")
+    assert (member.runtime_limit_ms, member.warn_before_ms, member.warn_signal, member.drain_ms) == (
+        3_600_000,
+        60_000,
+        15,
+        5_000,
+    )
+    other = plan.member("b")
+    assert (other.runtime_limit_ms, other.warn_before_ms, other.warn_signal, other.drain_ms) == (0, 0, 0, 0)
+    assert not plan.plain
+
+
+def test_a_plain_job_is_a_group_of_one_with_its_own_paths() -> None:
+    plan = admit(CoStartGroup.of_one("t", Job(["x"], tasks=2)), CLUSTER)
+    assert (plan.plain, [member.name for member in plan.members], plan.members[0].tasks) == (True, ["main"], 2)
+    assert json.loads(plan.document) == {"name": "t", "job": {"command": ["x"], "tasks": 2}}
+    with pytest.raises(SpecError) as caught:
+        admit(CoStartGroup.of_one("t", Job(["x"], pack=Pack("swich"), resreq="rusage[lcence=1]", profile="p")), CLUSTER)
+    assert [problem.path for problem in caught.value.problems] == ["job.pack.level", "job.profile", "job.resreq"]
+
+
+def test_the_first_targets_keep_the_budget_of_gpus() -> None:
+    """What is asked for per host is counted for the most hosts that there can be."""
+    compound = "1*{span[hosts=1] rusage[gpus=2/host]}+4*{span[ptile=2] rusage[gpus=1/host]}+2*{rusage[gpus=0.5/task]}"
+    members = {"a": Job(["x"], resreq=compound), "b": ReplicaSet(["y"], replicas=3, resources={"gpus": 1})}
+    plan = admit(CoStartGroup("g", members, scale={"max_gpus": 8}))
+    assert [member.gpus for member in plan.members] == [5_000, 1_000]
+    with pytest.raises(SpecError, match=r"scale.max_gpus: expected at least the 8 GPUs .*: a 5, b 3 \(got 7\)"):
+        admit(CoStartGroup("g", members, scale={"max_gpus": 7}))
 
 
 @pytest.mark.parametrize(
