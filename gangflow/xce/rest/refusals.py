@@ -79,7 +79,9 @@ def refusal_of(status: int, content: bytes) -> GangflowError:
     if code == Gone.code:
         return Gone(detail, seq=int(document.get("seq") or 0), status=status)
     lines = [detail, *map(str, problems)]
-    return _REFUSALS.get(code, XceError)("\n".join(line for line in lines if line), status=status, problem=code)
+    # Whatever a state does not allow now is a Conflict, whichever code says in what way (`no_fit`, `in_use`, …).
+    kind = _REFUSALS.get(code, Conflict if status == 409 else XceError)
+    return kind("\n".join(line for line in lines if line), status=status, problem=code)
 
 
 def unanswered(url: str, error: BaseException) -> GangflowError:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from gangflow.errors import (
+    Conflict,
     Gone,
     JournalRegressed,
     NotYetError,
@@ -193,6 +194,13 @@ def test_spec_problems_come_back_as_they_were() -> None:
 
 def test_a_journal_that_went_back_is_said_so() -> None:
     assert isinstance(refusal_of(500, problem(500, "journal_regressed").content), JournalRegressed)
+
+
+@pytest.mark.parametrize("code", ["conflict", "no_fit", "in_use", "one_of_a_newer_xce"])
+def test_whatever_a_state_does_not_allow_is_a_conflict(code: str) -> None:
+    error = refusal_of(409, problem(409, code).content)
+    assert isinstance(error, Conflict)
+    assert error.problem == code
 
 
 @pytest.mark.parametrize("content", [b"<html>bad gateway</html>", b"[]", b'"text"', b"\xff\xfe"])
