@@ -151,6 +151,8 @@ class CoStartGroup(Spec):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         forms = [key for key in ("members", "job", "replica_set") if getattr(self, key)]
+        if self.plain and self.members == {MAIN: self.job or self.replica_set}:
+            forms.remove("members")  # `CoStartGroup(**dict(group))`
         if not forms:
             check([Fault(("members",), MISSING, "a value: it is required, or a plain `job` or `replica_set` instead")])
         if len(forms) > 1:

@@ -69,6 +69,13 @@ def test_a_mistake_is_named_by_the_authors_own_path(document: dict[str, Any], pa
     assert not any("main" in problem.path for problem in caught.value.problems)
 
 
+def test_its_own_fields_make_it_again() -> None:
+    group = CoStartGroup.of_one("train", Job(["x"]))
+    assert CoStartGroup(**{**dict(group), "priority": 60}).members == group.members
+    with pytest.raises(SpecError, match="it has none"):
+        CoStartGroup(**{**dict(group), "coordinator": {"kind": "rl"}})
+
+
 def test_overrides_reach_it_by_its_own_path() -> None:
     group = CoStartGroup.of_one("train", Job(["x"]))
     assert apply(group, ["job.tasks=3", "job.command=[y]"]).members["main"] == Job(["y"], tasks=3)
