@@ -48,12 +48,22 @@ def closed_word(host: HostView) -> str:
     return "closed_Adm (draining)" if host.draining else "closed_Adm"
 
 
+def stands(slot: SlotView) -> bool:
+    """Whether a slot is in its member's target, or still holds something."""
+    return not slot.out or bool(slot.tasks)
+
+
+def standing(member: MemberView) -> list[SlotView]:
+    """A member's slots but those that were scaled away and are gone."""
+    return [slot for slot in member.slots if stands(slot)]
+
+
 def _slots(group: GroupView) -> list[SlotView]:
-    return [slot for member in group.members for slot in member.slots]
+    return [slot for member in group.members for slot in standing(member)]
 
 
 def _word(word: str) -> Callable[[tuple[GroupView, MemberView]], str]:
-    return lambda row: str(sum(slot.lsf == word for slot in row[1].slots))
+    return lambda row: str(sum(slot.lsf == word for slot in standing(row[1])))
 
 
 _GROUP: Fields[GroupView] = {
@@ -89,7 +99,7 @@ _MEMBER: Fields[tuple[GroupView, MemberView]] = {
     "jobid": ("JOBID", lambda row: row[0].id),
     "array_spec": ("ARRAY_SPEC", lambda row: _array_spec(row[1])),
     "owner": ("OWNER", lambda row: row[1].owner or row[0].owner),
-    "njobs": ("NJOBS", lambda row: str(len(row[1].slots))),
+    "njobs": ("NJOBS", lambda row: str(len(standing(row[1])))),
     "pend": ("PEND", _word("PEND")),
     "done": ("DONE", _word("DONE")),
     "run": ("RUN", _word("RUN")),
@@ -105,7 +115,7 @@ _MEMBER: Fields[tuple[GroupView, MemberView]] = {
     "min": ("MIN", lambda row: str(row[1].min)),
     "max": ("MAX", lambda row: str(row[1].max)),
     "primary": ("PRIMARY", lambda row: "yes" if row[1].primary else "no"),
-    "exec_host": ("EXEC_HOST", lambda row: hosts_text(row[1].slots)),
+    "exec_host": ("EXEC_HOST", lambda row: hosts_text(standing(row[1]))),
     "job_name": ("JOB_NAME", lambda row: row[0].name),
     "member": ("MEMBER", lambda row: row[1].id or f"{row[0].id}.{row[1].name}"),
     "profile": ("PROFILE", lambda row: row[1].profile),
@@ -276,17 +286,22 @@ def members_of(groups: Sequence[GroupView]) -> list[tuple[GroupView, MemberView]
 
 
 def slots_of(groups: Sequence[GroupView]) -> list[tuple[GroupView, SlotView]]:
-    """Every slot of every group."""
+    """Every slot of every group, but those that were scaled away and are gone."""
     return [(group, slot) for group in groups for slot in _slots(group)]
 
 
 def _array_spec(member: MemberView) -> str:
     """`rollout[0-3]`, as a job array is written; a job is just its name."""
-    if member.kind == "job" or not member.slots:
+    indices = [slot.index for slot in standing(member)]
+    if member.kind == "job" or not indices:
         return member.name
-    indices = [slot.index for slot in member.slots]
-    span = f"{indices[0]}-{indices[-1]}" if len(indices) > 1 else str(indices[0])
-    return f"{member.name}[{span}]"
+    spans: list[list[int]] = []
+    for index in indices:
+        if spans and index == spans[-1][1] + 1:
+            spans[-1][1] = index
+        else:
+            spans.append([index, index])
+    return f"{member.name}[{','.join(f'{a}-{b}' if b > a else str(a) for a, b in spans)}]"
 
 
 def _total(host: HostView, name: str) -> str:

@@ -15,6 +15,8 @@ from gangflow.cli.lsf_columns import (
     moved_text,
     names_text,
     slot_name,
+    slots_of,
+    standing,
     when,
 )
 from gangflow.cli.lsf_table import Layout
@@ -42,7 +44,7 @@ def group_lines(group: GroupView, width: int = 0) -> Iterator[str]:
     yield f"{when(group.submitted_ms)}: Submitted;"
     if group.first_running_ms:
         yield f"{when(group.first_running_ms)}: First time running; epoch {group.epoch};"
-    hosts = hosts_text([slot for member in group.members for slot in member.slots])
+    hosts = hosts_text([slot for _, slot in slots_of([group])])
     if hosts:
         yield f" Execution hosts: {hosts};"
     satisfied = "now" if group.satisfied_now else "not now, but once" if group.satisfied_once else "never yet"
@@ -66,7 +68,7 @@ def group_lines(group: GroupView, width: int = 0) -> Iterator[str]:
         yield from change_lines(change)
     yield ""
     yield from (line for member in group.members if (line := _member_line(group, member)))
-    slots = [(group, slot) for member in group.members for slot in member.slots]
+    slots = slots_of([group])
     text = SLOTS.text(slots, Layout(SLOTS.default[1:]), width=max(width - 1, 0))
     yield from (" " + line for line in text.splitlines())
     for _, slot in slots:
@@ -96,7 +98,8 @@ def _member_line(group: GroupView, member: MemberView) -> str:
 
 
 def _last_words(slot: SlotView) -> Iterator[str]:
-    if slot.exit is not None and slot.exit.stderr_tail:
+    # Of one that was stopped as asked they are nobody's question.
+    if slot.exit is not None and slot.exit.cause and slot.exit.stderr_tail:
         yield ""
         yield f" Last lines of stderr of {slot_name(slot.member, slot.index)}, incarnation {slot.exit.incarnation}:"
         yield from (f"   {line}" for line in slot.exit.stderr_tail.splitlines())
@@ -110,7 +113,7 @@ def member_lines(group: GroupView, member: MemberView, width: int = 0) -> Iterat
     if line := _member_line(group, member):
         yield line
     yield f" Restarts: {member.restarts};"
-    text = SLOTS.text([(group, slot) for slot in member.slots], Layout(SLOTS.default[1:]), width=max(width - 1, 0))
+    text = SLOTS.text([(group, slot) for slot in standing(member)], Layout(SLOTS.default[1:]), width=max(width - 1, 0))
     yield from (" " + line for line in text.splitlines())
 
 

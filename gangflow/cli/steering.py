@@ -20,13 +20,10 @@ def scale_group(group: str, words: Sequence[str], timeout: str, *, wait: bool, a
     """
     targets, limit = targets_of(words), seconds_of(timeout)
     run = attach(group_only(group).group, address=address)
-    change = run.scale(targets, timeout=limit)
+    change = run.scale(targets, timeout=limit, wait=wait)
     if change is None:
         print(f"{_named(run)} has these targets already")
-        return
-    print(f"{_named(run)} {moved_text(change)}: change {change.id} {change.state}", flush=True)
-    if wait and not change.over:
-        change = run.scale(targets, timeout=limit, wait=True) or run.change(change.id)
+    else:
         print(f"{_named(run)} {moved_text(change)}: change {change.id} {change.state}")
 
 

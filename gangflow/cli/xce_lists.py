@@ -114,17 +114,19 @@ def slots(
     long: Long = False,
     wide: Wide = False,
 ) -> None:
-    """Slots: where each is, in which state and why."""
-    from gangflow.cli.lsf_columns import SLOTS, slots_of
+    """Slots: where each is, in which state and why. Those that were scaled away: with -a, or by name."""
+    from gangflow.cli.lsf_columns import SLOTS, stands
     from gangflow.cli.lsf_long import slot_lines
     from gangflow.cli.names import parse, slots_named
 
     with xce_app.client(context) as xce:
         if names:
             wanted = [(xce.group(name.group), name) for name in map(parse, names)]
-            found = [(group, slot) for group, name in wanted for slot in slots_named(group, name)]
         else:
-            found = slots_of(groups_named(xce, None, ended))
+            wanted = [(group, parse(group.id)) for group in groups_named(xce, None, ended)]
+    found = [
+        (group, slot) for group, name in wanted for slot in slots_named(group, name) if name.is_slot or ended or stands(slot)
+    ]
     show(SLOTS, found, columns, as_json, noheader, wide=wide, long=(lambda row: slot_lines(row[0], row[1])) if long else None)
 
 

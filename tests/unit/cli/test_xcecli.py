@@ -225,6 +225,18 @@ def test_slots_are_named_with_their_groups(run: Run) -> None:
     assert "PENDING REASON: WAITING_CAPACITY" in run("slots", "-l", "g1.rollout[1]")
 
 
+def test_slots_that_were_scaled_away_are_listed_when_they_are_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = STATE.groups["g1"]
+    away = replace(group.slots["rollout", 1], out=True)
+    groups = {**STATE.groups, "g1": replace(group, slots={**group.slots, ("rollout", 1): away})}
+    monkeypatch.setitem(globals(), "STATE", replace(STATE, groups=groups))
+    assert "g1     rollout[1]" not in run("slots")
+    assert "rollout[1]" not in run("slots", "g1") + run("members", "-l", "g1")
+    assert "rollout[1]" in run("slots", "-a", "g1")
+    assert "Scaled away" in run("slots", "-l", "g1.rollout[1]")
+    assert run("members", "-noheader", "-o", "array_spec njobs", "g1.rollout").split() == ["rollout[0]", "1"]
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
