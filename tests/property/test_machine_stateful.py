@@ -67,7 +67,7 @@ def test_edges_of_probes_that_come_late_and_twice_flip_nothing(seed: int) -> Non
 
 @pytest.mark.parametrize("seed", range(6))
 def test_hosts_on_which_a_group_fails_again_and_again_are_left_within_the_guards(seed: int) -> None:
-    """Scenario 71: tasks that fail, hosts that come and go, exclusions that are lifted; every invariant after every step."""
+    """Property 36, Scenario 71: tasks fail, hosts come and go, exclusions are lifted; every invariant after every step."""
     history = History(seed, Scheduler if seed % 2 else Greedy, hosts(4))
     world = history.world
     world.faults = Faults(exit_fail=150, refuse=50)

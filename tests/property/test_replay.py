@@ -41,7 +41,7 @@ def history(seed: int, scheduler: type = Scheduler, moves: int = 25) -> tuple[Hi
 
 @pytest.mark.parametrize("seed", range(0, SEEDS, 2))
 def test_live_decisions_are_what_a_replay_decides(seed: int) -> None:
-    """Scenario 77: a machine that kept a ledger between sessions, and one that has the journal only, agree on every byte."""
+    """Property 41, Scenario 77: a machine that kept a ledger, and one that has the journal only, agree on every byte."""
     played, batches = history(seed)
     every = range(0, len(batches), 7)
     found = replay(Kept(batches, images=every))

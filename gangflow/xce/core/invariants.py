@@ -237,10 +237,21 @@ def _event(state: State, event: ev.Event) -> Iterator[str]:
             yield f"I5 {event.member}[{event.index}] is freed before it is gone"
         if event.state is S.STARTING:
             yield from _start(state, event, slot)
+    elif isinstance(event, ev.HostExcluded):
+        yield from _exclusion(state.groups[event.group], event.host)
     elif isinstance(event, ev.SlotExited):
         slot = state.groups[event.group].slots[event.member, event.index]
         if not gone(slot):
             yield f"I5 {event.member}[{event.index}] exited before it is gone"
+
+
+def _exclusion(group: Group, host: str) -> Iterator[str]:
+    if len(group.excluded) >= group.plan.exclusion.at_most:
+        yield f"I6 {host} is excluded beside {', '.join(group.excluded)}"
+    slots = [slot for slot in group.slots.values() if slot.state is not S.RETIRED and not slot.out]
+    elsewhere = [s for s in slots if s.state in (S.READY, S.DONE) and host not in {task.host for task in s.tasks}]
+    if 2 * len(elsewhere) <= len(slots):
+        yield f"I6 {host} is excluded with {len(elsewhere)} of {len(slots)} slots up elsewhere"
 
 
 def _release(state: State, event: ev.BarrierReleased) -> Iterator[str]:

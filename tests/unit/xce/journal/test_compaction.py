@@ -52,6 +52,7 @@ def recovered(path: Path) -> SqliteJournal:
 
 
 def test_the_state_is_the_same_and_the_older_image_bears_what_is_kept(file: Path) -> None:
+    """Property 41."""
     done = compact(file, LATER)
     older = story()[7].last_seq
     assert (done.seq, done.images, done.horizon_before, done.horizon) == (END, (END, older), 0, older)

@@ -96,6 +96,7 @@ def test_every_call_has_its_rights_and_none_is_left_over(app: FastAPI) -> None:
 async def test_every_principal_at_every_call(
     who: str, app: FastAPI, bare: httpx.AsyncClient, controller: FakeController
 ) -> None:
+    """Property 39: whoever calls whatever, the table says what comes of it."""
     for call in calls(app):
         before = (len(controller.commands), len(controller.signals), controller._beats.copy())
         answer = await send(bare, who, call)
