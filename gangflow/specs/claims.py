@@ -43,6 +43,7 @@ class Needs(Spec):
     positional: ClassVar[tuple[str, ...]] = ("member", "when")
 
     member: Name
+    """Of the group."""
     when: Literal["placed", "started", "completed"] = "placed"
     """`placed` is satisfied by placement. `started` and `completed` would wait for a start that waits for the claim."""
 
@@ -65,6 +66,7 @@ class Claim(Spec):
     }
 
     name: Name
+    """As its users see it."""
     provider: Label = "directory"
     """Who makes it: `directory`, `command`, `model`, or one that was added to the controller."""
     retain: Flag = False
@@ -76,6 +78,7 @@ class Claim(Spec):
     after: Annotated[tuple[Name, ...], one_or_more] = ()
     """Claims of the group (or of the same member) that must be READY before this one is made."""
     needs: Annotated[tuple[Needs, ...], BeforeValidator(_sole)] = ()
+    """One or several: members that must have come so far before it is made."""
     uses: Annotated[str, AfterValidator(_claim_id)] | None = None
     """The standalone claim that this name stands for; the group takes it together with its hosts."""
     access: Literal["shared", "exclusive"] = "shared"
@@ -113,6 +116,7 @@ class StandaloneClaim(Spec):
     name: Annotated[Name, AfterValidator(_own_name)]
     """Its id: groups name it in `uses`."""
     provider: Label = "directory"
+    """As a group's claim has it."""
     parameters: dict[Word, Text] = Field(default_factory=dict)
     """For the provider."""
     timeout: Annotated[Duration, Field(ge=1)] = 60_000

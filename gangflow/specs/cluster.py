@@ -32,6 +32,7 @@ class HostSpec(Spec):
     positional: ClassVar[tuple[str, ...]] = ("name",)
 
     name: Annotated[str, AfterValidator(_range)]
+    """One, or a range: `h[0-3]`, `r[1,3-5]n[01-16]`."""
     node: Text = "local"
     """The machine whose agent serves it; may be a range as long as that of the name."""
     address: Text = "127.0.0.1"
@@ -47,6 +48,7 @@ class HostSpec(Spec):
     gpu_model: Text = ""
     """The attribute `gpu_model`."""
     counters: dict[Word, Annotated[Whole, Field(ge=0, le=10**12)]] = Field(default_factory=dict)
+    """Resources of the cluster's own that are counted: licences, bandwidth."""
     attributes: dict[Word, Text] = Field(default_factory=dict)
     """For `select[…]`."""
     domains: dict[Word, Label] = Field(default_factory=dict)
@@ -102,9 +104,11 @@ class ClusterSpec(Spec):
     elsewhere: ClassVar[dict[str, str]] = {"claims": "to `POST /v1/claims`: claims are made while the cluster runs"}
 
     name: Name = "local"
+    """Shown."""
     levels: tuple[Word, ...] = ()
     """Topology levels, outermost first."""
     hosts: Annotated[tuple[HostSpec, ...], Field(min_length=1, max_length=MAX_HOSTS)]
+    """All that the cluster has."""
     reserve_per: Literal["task", "host"] = "task"
     """What a resreq's value without `/task`, `/host` or `/job` is counted for; LSF's own default is host."""
     unit_for_limits: Literal["KB", "MB", "GB", "TB", "PB", "EB"] = "MB"
@@ -114,6 +118,7 @@ class ClusterSpec(Spec):
     container_runtime: ContainerRuntime | None = None
     """How members with a `container` are run; without it there are none."""
     cache: Cache = Cache.model_construct()
+    """Where the `model` provider keeps what claims want, on every host."""
     journal: JournalSpec = Field(default_factory=JournalSpec)
     """How much of its history is kept."""
 

@@ -29,6 +29,7 @@ class RLCoordinator(Spec):
     elsewhere: ClassVar[dict[str, str]] = {"ratio": "beside `members`, as a key of the group"}
 
     kind: Annotated[Literal["rl"], BeforeValidator(_kind)] = "rl"
+    """Of coordinator."""
     actor: Name = "actor"
     """The trainer: a job."""
     rollout: Name = "rollout"
@@ -36,11 +37,13 @@ class RLCoordinator(Spec):
     port: Name = "http"
     """The rollout's port that the engine's verbs go to."""
     engine: Annotated[Literal["embedded"], BeforeValidator(_engine)] = "embedded"
+    """The adapter that speaks to the rollouts."""
     min_rollouts: Annotated[Whole, Field(ge=1)] = 1
     """Fewer eligible ones for longer than `quorum_timeout` fail the group."""
     max_staleness: Annotated[Whole, Field(ge=0)] = 0
     """Versions that a sample may lag behind the trainer; 0 is synchronous."""
     quorum_timeout: Duration = 60_000
+    """Fewer than `min_rollouts` may be eligible for so long."""
     hang_timeout: Duration = 60_000
     """The actor's heartbeats may be silent for so long."""
     unhealthy_timeout: Duration = 10_000

@@ -37,8 +37,11 @@ class Backoff(Spec):
     """The wait before restart n: `initial · factor^(n-1)`, at most `max`."""
 
     initial: Duration = 1_000
+    """Before the first restart."""
     factor: Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)] = 2.0
+    """By which it grows with each."""
     max: Duration = 60_000
+    """It grows no further."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -50,9 +53,11 @@ class FailureMatch(Spec):
     """What a rule matches; a key that is left out matches everything."""
 
     member: Name | None = None
+    """Only failures of this member."""
     slot: Annotated[Whole, Field(ge=0)] | None = None
     """The replica's index; 0 for a job."""
     cause: Annotated[tuple[CauseName, ...], one_or_more] = ()
+    """One or several."""
     exit_codes: tuple[Annotated[Whole, Field(ge=0, le=255)], ...] = ()
     """Only for the cause `app_exit`, which must be named."""
 
@@ -70,19 +75,23 @@ class FailureRule(Spec):
     elsewhere: ClassVar[dict[str, str]] = {"exclude_host_after": "into the group's `recovery`"}
 
     match: FailureMatch = FailureMatch.model_construct()
+    """Everything, when left out."""
     action: ActionName
+    """What is done."""
     max_restarts: Annotated[Whole, Field(ge=0)] | None = None
     """Restarts within `window`; no limit when left out."""
     window: Duration = 3_600_000
+    """In which `max_restarts` are counted; it slides."""
     max_elapsed: Duration | None = None
     """Give up this long after the first failure, however few restarts there were."""
     backoff: Backoff = Backoff.model_construct()
+    """The wait before each restart."""
     floor: Annotated[Whole, Field(ge=0)] | None = None
     """Fewest ready replicas of `match.member` that the action may leave; `min_replicas` when left out."""
     floor_grace: Duration = 0
     """Ready replicas may be below the floor for so long; without a `floor`, below `min_replicas`."""
     count_machine_losses: Flag = False
-    """Let `host_lost`, `agent_lost` and `claim_lost` spend the budget, too."""
+    """Let `host_lost`, `agent_lost`, `drained` and `claim_lost` spend the budget, too."""
     then: ActionName = "fail_group"
     """When the budget is spent or the floor is broken. One that restarts has the rule's budget and backoff once more."""
 

@@ -44,6 +44,7 @@ class Placement(Spec):
     }
 
     mode: Annotated[Literal["session"], BeforeValidator(_mode)] = "session"
+    """All at once, when everything fits."""
     pack: Pack | None = None
     """All members together."""
 
@@ -72,6 +73,7 @@ class Recovery(Spec):
     exclude_hosts_at_most: Annotated[Whole, Field(ge=1)] = 4
     """Hosts that may be excluded at a time."""
     exclude_window: Annotated[Duration, Field(ge=1)] = 3_600_000
+    """In which those failures are counted."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -103,6 +105,7 @@ class CoStartGroup(Spec):
     }
 
     name: Name
+    """No two groups that live have the same."""
     owner: Owner | None = None
     """Whose it is, and who is charged for members without an owner of their own; who submits it when left out."""
     priority: Annotated[Whole, Field(ge=0, le=1_000)] = 50
@@ -110,16 +113,23 @@ class CoStartGroup(Spec):
     environment: dict[Variable, Text] = Field(default_factory=dict)
     """For all members; a member's own wins."""
     claims: tuple[Claim, ...] = ()
+    """What must be READY before the start, for all members."""
     placement: Placement = Placement.model_construct()
+    """How the members lie to each other."""
     barrier: Barrier = Barrier.model_construct()
+    """Limits of a start."""
     recovery: Recovery = Recovery.model_construct()
+    """What happens to a group that lost hosts."""
     termination_delay: Duration = 0
     """How long auxiliary members go on after the last primary job ended."""
     failure: tuple[FailureRule, ...] = ()
     """After the members' own rules, before the defaults."""
     scale: Scale = Scale.model_construct()
+    """Limits of changes of the members' targets."""
     ratio: Ratios = ()
+    """One or several: what binds two members' targets."""
     coordinator: RLCoordinator | None = None
+    """What drives the group beside XCE, and what it is told."""
     members: Annotated[dict[Name, AnyMember], Field(min_length=1, max_length=MAX_MEMBERS)] = Field(default_factory=dict)
     """Either these, or one `job` or `replica_set`."""
     job: Job | None = None

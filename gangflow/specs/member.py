@@ -29,6 +29,7 @@ class Pack(Spec):
     level: Word
     """A topology level of the cluster; checked at admission."""
     required: Flag = False
+    """One domain only: else wait."""
 
     if TYPE_CHECKING:
 
@@ -39,8 +40,11 @@ class Resources(Spec):
     """What each task needs. What is left out is not asked for: such a task fits on any host."""
 
     cpu: Cpu | None = None
+    """Cores, also parts of one."""
     mem: Memory | None = None
+    """Reserved on the host, not enforced in the process."""
     gpus: Gpu | None = None
+    """Devices; a fraction stays on one."""
     counters: dict[Word, Annotated[Whole, Field(ge=1, le=10**12)]] = Field(default_factory=dict)
     """The cluster's own counters, by name."""
 
@@ -98,6 +102,7 @@ class Member(Spec):
     ports: tuple[Name, ...] = ()
     """Each task gets one number for each, as `XCE_PORT_<NAME>`."""
     environment: dict[Variable, Text] = Field(default_factory=dict)
+    """Wins over the group's and the profile's; XCE's own variables win over all."""
     cwd: Text = ""
     """Working directory; empty: a folder of the task's own."""
     ready: AnyProbe | None = None
@@ -153,6 +158,7 @@ class ReplicaSet(Member):
     tag: ClassVar[str] = "replica_set"
 
     replicas: Annotated[Whole, Field(ge=0, le=MAX_REPLICAS)] = 1
+    """How many slots are wanted: the first target."""
     min_replicas: Annotated[Whole, Field(ge=0, le=MAX_REPLICAS)] | None = None
     """Required for the start, and the floor afterwards; `replicas` when left out."""
     max_replicas: Annotated[Whole, Field(ge=1, le=MAX_REPLICAS)] | None = None

@@ -23,10 +23,15 @@ class Probe(Spec):
     tag: ClassVar[str] = ""
 
     delay: Duration = 0
+    """Before the first question."""
     period: Annotated[Duration, Field(ge=10)] = 500
+    """From one question to the next."""
     timeout: Annotated[Duration, Field(ge=10)] = 1_000
+    """An answer later than this is a failure."""
     failures: Annotated[Whole, Field(ge=1)] = 3
+    """So many in a row: not ready, or not alive."""
     successes: Annotated[Whole, Field(ge=1)] = 2
+    """So many in a row: ready."""
 
 
 class HttpProbe(Probe):
@@ -36,7 +41,9 @@ class HttpProbe(Probe):
     positional: ClassVar[tuple[str, ...]] = ("port", "path")
 
     port: Name
+    """One of the member's `ports`."""
     path: Annotated[str, AfterValidator(_http_path)] = "/"
+    """Of the request."""
 
     if TYPE_CHECKING:
 
@@ -50,6 +57,7 @@ class TcpProbe(Probe):
     positional: ClassVar[tuple[str, ...]] = ("port",)
 
     port: Name
+    """One of the member's `ports`."""
 
     if TYPE_CHECKING:
 
@@ -63,6 +71,7 @@ class ExecProbe(Probe):
     positional: ClassVar[tuple[str, ...]] = ("command",)
 
     command: Annotated[tuple[Text, ...], Field(min_length=1)]
+    """Run without a shell; in a container it runs inside."""
 
     if TYPE_CHECKING:
 
@@ -76,6 +85,7 @@ class FileProbe(Probe):
     positional: ClassVar[tuple[str, ...]] = ("path",)
 
     path: Annotated[Text, Field(min_length=1)]
+    """A relative one is below the task's working directory."""
 
     if TYPE_CHECKING:
 

@@ -45,14 +45,21 @@ class Profile(Spec):
     resreq: Annotated[Text, AfterValidator(_resreq)] | None = None
     """A simple one: `select` is ANDed to the member's, each name of `rusage` and each other section is a default."""
     container: AnyContainer | None = None
+    """As a whole, as everything below."""
     ready: AnyProbe | None = None
     """Its port is one of the member's."""
     live: AnyProbe | None = None
+    """Likewise."""
     ready_timeout: Duration | None = None
+    """As a member's."""
     termination_grace: Duration | None = None
+    """As a member's."""
     runtime_limit: Annotated[Duration, Field(ge=1)] | None = None
+    """As a member's."""
     warning: RunWarning | None = None
+    """It may warn of the member's own `runtime_limit`."""
     drain: Duration | None = None
+    """As a member's."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -58,9 +58,13 @@ class Ratio(Spec):
     positional: ClassVar[tuple[str, ...]] = ("member", "to")
 
     member: Name
+    """A replica set."""
     to: Name
+    """Another one."""
     min: Proportion | None = None
+    """The least that `member / to` may be; no bound when left out."""
     max: Proportion | None = None
+    """The most that `member / to` may be; no bound when left out."""
 
     if TYPE_CHECKING:
 

@@ -43,5 +43,6 @@ class RunWarning(Spec):
     positional: ClassVar[tuple[str, ...]] = ("before", "signal")
 
     before: Annotated[Duration, Field(ge=1)]
+    """The end of the runtime limit; less than the limit."""
     signal: Annotated[str, BeforeValidator(_signal)] = "SIGURG"
     """With or without `SIG`. The default is ignored by programs that do not ask for it; many others end a program."""
