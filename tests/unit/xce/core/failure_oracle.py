@@ -1,6 +1,6 @@
-"""What design 3.5 says about one failure, as few lines as possible. It imports nothing of the core: it is written from the text.
+"""What design 3.5 says about one failure, in few lines. It imports nothing of the core: it is written from the text.
 
-The group that it speaks of has two primary jobs, `keeper` and `actor`, three replicas `rollout` of which two are the minimum, and
+The group that it speaks of has two primary jobs, `keeper` and `actor`, three replicas `rollout`, two of them the minimum, and
 one replica `side`. One of its slots fails, and one rule matches, with no budget that could be spent.
 """
 
@@ -8,10 +8,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CAUSES = (
-    "app_exit signal oom start_failed not_ready run_limit host_lost agent_lost drained claim_lost unhealthy hung stale diverged"
-).split()
-ACTIONS = "tolerate restart_member restart_role restart_group fail_group".split()
+CAUSES = [
+    "app_exit",
+    "signal",
+    "oom",
+    "start_failed",
+    "not_ready",
+    "run_limit",
+    "host_lost",
+    "agent_lost",
+    "drained",
+    "claim_lost",
+    "unhealthy",
+    "hung",
+    "stale",
+    "diverged",
+]
+ACTIONS = ["tolerate", "restart_member", "restart_role", "restart_group", "fail_group"]
 """Weakest first: of failures that are judged together the strongest action wins."""
 SLOTS = ("keeper[0]", "actor[0]", "rollout[0]", "rollout[1]", "rollout[2]", "side[0]")
 
@@ -20,7 +33,7 @@ MACHINES = {"host_lost", "agent_lost", "drained", "claim_lost"}
 SEEN_TO_END = {"app_exit", "signal", "oom", "start_failed"}
 """The report says that every process is gone."""
 ENDS_PREPARATION = SEEN_TO_END | MACHINES
-"""Before the release, each of these voids the try: a lost host, a refusal, a closed host, a claim that is not there any more."""
+"""Before the release, each of these voids the try: a lost host, a refusal, a closed host, a claim that is gone."""
 
 
 @dataclass(frozen=True)

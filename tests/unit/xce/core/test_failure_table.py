@@ -1,4 +1,4 @@
-"""The whole table of the failure policy: cause × action × state of the group and of the slot, against an oracle from the design."""
+"""The whole table of the failure policy: cause × action × state of group and slot, against an oracle from the design."""
 
 from __future__ import annotations
 
