@@ -54,28 +54,37 @@ class Checkpoints:
     def __init__(self, values: Values, group: str, incarnation: int) -> None:
         self._incarnation = incarnation
         self._lock = threading.Lock()
-        self._cell = Cell(values, group, CHECKPOINT, self._newer)
+        self.cell = Cell(values, group, CHECKPOINT, self._newer)
 
     def save(
         self, step: int, path: str | os.PathLike[str], ledger: Ledger, weights: WeightsId | None, extra: Mapping[str, Any]
     ) -> Checkpoint:
         """Sync the files, write the ledger beside, then make it the newest. A crash before the end leaves the one before."""
         with self._lock:
-            sync_tree(path)
-            ledger_path = f"{os.path.abspath(path)}.ledger.json"
-            text = ledger.render().encode()
-            write_atomically(ledger_path, text)
-            saved = Checkpoint(
-                step, os.path.abspath(path), digest(path), self._incarnation, weights, ledger_path, digest(ledger_path), extra
-            )
-            self._cell.write(saved.render())
+            saved = self.written(step, path, ledger, weights, extra)
+            self.cell.write(saved.render())
             return saved
 
     def newest(self) -> tuple[Checkpoint, Ledger] | None:
         """None when none was ever saved; CheckpointDamaged when its files are not what was saved."""
-        text = self._cell.read()
-        if text is None:
-            return None
+        text = self.cell.read()
+        return None if text is None else self.verified(text)
+
+    # --- the steps of both; the asynchronous form takes the same
+
+    def written(
+        self, step: int, path: str | os.PathLike[str], ledger: Ledger, weights: WeightsId | None, extra: Mapping[str, Any]
+    ) -> Checkpoint:
+        """Put the files and the ledger on the disk; what is to be made the newest."""
+        sync_tree(path)
+        ledger_path = f"{os.path.abspath(path)}.ledger.json"
+        write_atomically(ledger_path, ledger.render().encode())
+        return Checkpoint(
+            step, os.path.abspath(path), digest(path), self._incarnation, weights, ledger_path, digest(ledger_path), extra
+        )
+
+    def verified(self, text: str) -> tuple[Checkpoint, Ledger]:
+        """The checkpoint that this text names, with its ledger; CheckpointDamaged when its files are not what was saved."""
         saved = Checkpoint.parse(text)
         for path, sha256 in ((saved.path, saved.sha256), (saved.ledger, saved.ledger_sha256)):
             try:

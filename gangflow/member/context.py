@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from gangflow.channel import FAILURE, WeightsId
 from gangflow.errors import GangflowError
+from gangflow.member.books import Books
 from gangflow.member.checkpoint import Checkpoint, Checkpoints
 from gangflow.member.endpoints import Endpoint
 from gangflow.member.failures import PolicyMismatch
 from gangflow.member.follow import Follower
-from gangflow.member.heartbeat import Heartbeat
+from gangflow.member.heartbeat import Fields, Heartbeat
 from gangflow.member.identity import Claims, Identity
 from gangflow.member.io import IoThread
 from gangflow.member.ledger import Ledger
@@ -153,6 +154,36 @@ class Context:
         """Measure what is inside the `with` as a span of the group's trace; nested ones become its children."""
         return self._spans.span(name, attributes)
 
+    # --- what the asynchronous form shares with this one
+
+    @property
+    def books(self) -> Books:
+        """Which samples were asked for, committed, lost."""
+        return self._rollouts.books
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """The writer of checkpoints of this incarnation."""
+        return self._checkpoints
+
+    @property
+    def beat_fields(self) -> Fields:
+        """What heartbeats say."""
+        return self._heartbeat.fields
+
+    @property
+    def given_wire(self) -> Wire | None:
+        """The way to the rollouts that a test gave; None: the real one."""
+        return self._wire
+
+    def aclient(self) -> AsyncClient:
+        """A client for an event loop, with this task's token."""
+        if self._aclient is not None:
+            return self._aclient()
+        from gangflow.xce.rest.aclient import AsyncClient
+
+        return AsyncClient(self.identity.url, self.identity.token)
+
     def close(self) -> None:
         """Stop the background threads; only tests need it."""
         self._heartbeat.close()
@@ -161,9 +192,9 @@ class Context:
         self.client.close()
 
     def _tell(self, error: PolicyMismatch) -> None:
-        document = {"class": "policy", "incarnation": self.incarnation, "message": error.message}
+        name, document = failure_document(self.incarnation, error)
         try:
-            self.client.kv_put(self.group, FAILURE, json.dumps(document))
+            self.client.kv_put(self.group, name, document)
         except GangflowError:
             pass  # The exit of this process says it too, only less precisely.
 
@@ -189,6 +220,11 @@ class Context:
             "failing": self._rollouts.streaks(),
             "weights": head.document() if head else None,
         }
+
+
+def failure_document(incarnation: int, error: PolicyMismatch) -> tuple[str, str]:
+    """The key-value by which the coordinator learns why this actor stops: its name, and its JSON."""
+    return FAILURE, json.dumps({"class": "policy", "incarnation": incarnation, "message": error.message})
 
 
 _lock = threading.Lock()

@@ -18,6 +18,43 @@ INTERVAL_S = 0.2
 """Two beats are at least this far apart; what comes faster is merged."""
 
 
+class Fields:
+    """What was said so far. Shared by whoever sends it, and thread-safe."""
+
+    def __init__(self, own: Callable[[], Mapping[str, Any]] = dict) -> None:
+        self._own = own
+        self._lock = threading.Lock()
+        self._said: dict[str, Any] = {}
+        self._superseded: Superseded | None = None
+        self.on_beat: Callable[[Mapping[str, Any]], None] | None = None
+        """Hears the fields of every call, also of those that are merged into one beat."""
+
+    def say(self, fields: Mapping[str, Any]) -> None:
+        """See `Heartbeat.beat`."""
+        if ROLE_KEY in fields:
+            raise ValueError(f"{ROLE_KEY!r} is filled by the SDK")
+        if self.on_beat is not None:
+            self.on_beat(fields)
+        with self._lock:
+            if self._superseded is not None:
+                raise self._superseded
+            merged = {**self._said, **fields}
+            size = len(json.dumps(merged, allow_nan=False))
+            if size > LIMIT_BYTES - 512:
+                raise ValueError(f"a heartbeat of {size} bytes: at most {LIMIT_BYTES - 512} (the SDK adds its own)")
+            self._said = merged
+
+    def body(self) -> dict[str, Any]:
+        """The beat to send now."""
+        with self._lock:
+            return {**self._said, ROLE_KEY: dict(self._own())}
+
+    def over(self, error: Superseded) -> None:
+        """A newer incarnation runs: whoever beats next is told."""
+        with self._lock:
+            self._superseded = error
+
+
 class Heartbeat:
     """`send` puts one on the wire; a beat that nobody takes is dropped, since the next one says more."""
 
@@ -27,36 +64,22 @@ class Heartbeat:
         own: Callable[[], Mapping[str, Any]] = dict,
         interval_s: float = INTERVAL_S,
     ) -> None:
+        self.fields = Fields(own)
         self._send = send
-        self._own = own
         self._interval_s = interval_s
         self._wake = threading.Condition()
-        self._fields: dict[str, Any] = {}
         self._due = False
         self._sending = False
         self._closing = False
         self._thread: threading.Thread | None = None
-        self._superseded: Superseded | None = None
-        self.on_beat: Callable[[Mapping[str, Any]], None] | None = None
-        """Hears the fields of every call, also of those that are merged into one beat."""
 
     def beat(self, fields: Mapping[str, Any]) -> None:
         """Fields replace those of the same name; the others stay. TypeError when not JSON, ValueError above 4 KiB.
 
         Superseded when XCE said that a newer incarnation runs: this process must stop.
         """
-        if ROLE_KEY in fields:
-            raise ValueError(f"{ROLE_KEY!r} is filled by the SDK")
-        if self.on_beat is not None:
-            self.on_beat(fields)
+        self.fields.say(fields)
         with self._wake:
-            if self._superseded is not None:
-                raise self._superseded
-            merged = {**self._fields, **fields}
-            size = len(json.dumps(merged, allow_nan=False))
-            if size > LIMIT_BYTES - 512:
-                raise ValueError(f"a heartbeat of {size} bytes: at most {LIMIT_BYTES - 512} (the SDK adds its own)")
-            self._fields = merged
             self._due = True
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="gangflow-heartbeat", daemon=True)
@@ -83,13 +106,11 @@ class Heartbeat:
                 self._wake.wait_for(lambda: self._due or self._closing)
                 if not self._due:
                     return
-                body = {**self._fields, ROLE_KEY: dict(self._own())}
                 self._due, self._sending = False, True
             try:
-                self._send(body)
+                self._send(self.fields.body())
             except Superseded as error:
-                with self._wake:
-                    self._superseded = error
+                self.fields.over(error)
             except GangflowError:
                 pass
             with self._wake:

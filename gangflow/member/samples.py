@@ -84,21 +84,27 @@ class Verdict:
     """Not what was published under that version: POLICY."""
 
 
+VERSIONS_KEPT = 64
+"""As long as `max_staleness` is not known."""
+
+
 @dataclass(slots=True)
 class Published:
     """The weights ids that this incarnation of the actor published, and how old a sample may be."""
 
     incarnation: int
-    max_staleness: int = 0
+    max_staleness: int | None = None
+    """None: not known yet; it comes with the first picture of the group."""
     versions: dict[int, str] = field(default_factory=dict)
-    """Version → sha256. Bounded: older than `max_staleness` can never be usable again."""
+    """Version → sha256. Bounded: what is much older than `max_staleness` can never be usable again."""
     current: int = -1
     """-1: nothing was published yet."""
 
     def add(self, weights: WeightsId) -> None:
         self.versions[weights.version] = weights.sha256
         self.current = weights.version
-        for version in [old for old in self.versions if old < self.current - self.max_staleness]:
+        kept = VERSIONS_KEPT if self.max_staleness is None else self.max_staleness
+        for version in [old for old in self.versions if old < self.current - kept]:
             del self.versions[version]
 
     def age(self, oldest: WeightsId) -> int:
@@ -110,6 +116,6 @@ class Published:
         if self.current < 0 or weights is None:
             # Nothing was published: the engines serve what they started with, and there is no version to compare.
             return Verdict.USABLE if self.current < 0 else Verdict.MISMATCH
-        if weights.actor_incarnation != self.incarnation or self.age(weights) > self.max_staleness:
+        if weights.actor_incarnation != self.incarnation or self.age(weights) > (self.max_staleness or 0):
             return Verdict.STALE
         return Verdict.USABLE if self.versions.get(weights.version) == weights.sha256 else Verdict.MISMATCH

@@ -25,6 +25,14 @@ class Values(Protocol):
     def kv_put(self, group: str, name: str, value: str, expect: int = -1) -> VersionView: ...
 
 
+class AsyncValues(Protocol):
+    """The same for an event loop; `gangflow.xce.rest.aclient.AsyncClient` is one."""
+
+    async def kv_get(self, group: str, name: str) -> ValueView: ...
+
+    async def kv_put(self, group: str, name: str, value: str, expect: int = -1) -> VersionView: ...
+
+
 class Cell:
     """One key-value of which this incarnation is the only writer, replaced by compare-and-set.
 
@@ -41,14 +49,13 @@ class Cell:
 
     def read(self) -> str | None:
         view = self._values.kv_get(self._group, self._name)
-        self._version = view.version
-        return view.value
+        return self._seen(view)
 
     def write(self, value: str) -> None:
         """Conflict when it is lost twice: two live writers."""
         for last_try in (False, True):
-            if self._version is None and (there := self.read()) is not None and self._newer(there):
-                raise Superseded(f"{self._name} was written by a newer incarnation: this one must stop")
+            if self._version is None:
+                self._check(self.read())
             try:
                 self._version = self._values.kv_put(self._group, self._name, value, self._version or 0).version
                 return
@@ -56,6 +63,31 @@ class Cell:
                 self._version = None
                 if last_try:
                     raise
+
+    async def aread(self, values: AsyncValues) -> str | None:
+        """`read`, through the client of an event loop."""
+        return self._seen(await values.kv_get(self._group, self._name))
+
+    async def awrite(self, values: AsyncValues, value: str) -> None:
+        """`write`, through the client of an event loop. Cancelled, it was written or not; to write again is safe."""
+        for last_try in (False, True):
+            if self._version is None:
+                self._check(await self.aread(values))
+            version, self._version = self._version or 0, None  # Not known, should this be cancelled on the way.
+            try:
+                self._version = (await values.kv_put(self._group, self._name, value, version)).version
+                return
+            except Conflict:
+                if last_try:
+                    raise
+
+    def _seen(self, view: ValueView) -> str | None:
+        self._version = view.version
+        return view.value
+
+    def _check(self, there: str | None) -> None:
+        if there is not None and self._newer(there):
+            raise Superseded(f"{self._name} was written by a newer incarnation: this one must stop")
 
 
 class Weights:
@@ -66,7 +98,7 @@ class Weights:
         self._published = published
         self._follower = follower
         self._lock = threading.Lock()
-        self._cell = Cell(values, group, HEAD, self._newer)
+        self.cell = Cell(values, group, HEAD, self._newer)
         self._head: WeightsId | None = None
 
     @property
@@ -88,18 +120,12 @@ class Weights:
         incarnation of the actor has published.
         """
         with self._lock:
-            if version <= self.version:
-                raise ValueError(f"version {version} does not follow {self.version}")
-            if data is not None:
-                write_atomically(path, data)
-            else:
-                sync_tree(path)
-            weights = WeightsId(self._incarnation, version, digest(path))
-            # From here on nothing older than `max_staleness` is sent anything, before the coordinator has even seen it.
-            self._published.add(weights)
-            self._cell.write(Head(weights, os.path.abspath(path)).render())
-            self._head = weights
-            return weights
+            self.check(version)
+            head = self.written(version, path, data)
+            self.announce(head.weights)
+            self.cell.write(head.render())
+            self.done(head.weights)
+            return head.weights
 
     def wait_synced(self, version: int | None = None, rollouts: int | None = None, timeout_s: float | None = None) -> float:
         """Wait till `rollouts` (default: `min_rollouts`) eligible ones carry `version` (default: the newest), in seconds.
@@ -114,11 +140,38 @@ class Weights:
         member, need = facts.rollout, facts.min_rollouts if rollouts is None else rollouts
 
         def synced(picture: Picture) -> bool:
-            return sum(self._carries(endpoint.weights, wanted) for endpoint in picture.endpoints(member)) >= need
+            return self.carried(picture, member, wanted) >= need
 
         if not self._follower.wait(synced, facts.quorum_timeout_s if timeout_s is None else timeout_s):
             raise NoQuorum(f"fewer than {need} rollouts carry version {wanted}")
         return time.monotonic() - began
+
+    # --- the steps of a publish, in their order; `gangflow.member.async_weights` takes the same
+
+    def check(self, version: int) -> None:
+        """ValueError unless it follows what was published last."""
+        if version <= self.version:
+            raise ValueError(f"version {version} does not follow {self.version}")
+
+    def written(self, version: int, path: str | os.PathLike[str], data: bytes | None) -> Head:
+        """Put the files on the disk, and name them by their content."""
+        if data is not None:
+            write_atomically(path, data)
+        else:
+            sync_tree(path)
+        return Head(WeightsId(self._incarnation, version, digest(path)), os.path.abspath(path))
+
+    def announce(self, weights: WeightsId) -> None:
+        """From here on nothing older than `max_staleness` is sent anything, before the coordinator has even seen it."""
+        self._published.add(weights)
+
+    def done(self, weights: WeightsId) -> None:
+        """It is durable."""
+        self._head = weights
+
+    def carried(self, picture: Picture, member: str, version: int) -> int:
+        """How many eligible rollouts carry that version of this incarnation."""
+        return sum(self._carries(endpoint.weights, version) for endpoint in picture.endpoints(member))
 
     def _carries(self, weights: WeightsId | None, version: int) -> bool:
         return weights is not None and weights.version == version and weights.actor_incarnation == self._incarnation

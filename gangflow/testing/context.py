@@ -90,9 +90,8 @@ class FakeContext(Context):
         self.heartbeats: list[dict[str, Any]] = []
         """The fields of every `heartbeat` call of this life."""
         real = self.cluster.context("actor")
-        assert real._aclient is not None
-        super().__init__(real.identity, real.client, aclient=real._aclient, wire=_Answers(self))
-        self._heartbeat.on_beat = self._note
+        super().__init__(real.identity, real.client, aclient=real.aclient, wire=_Answers(self))
+        self._heartbeat.fields.on_beat = self._note
 
     # --- what it did, as it is durable
 
@@ -102,7 +101,7 @@ class FakeContext(Context):
         return [Head.parse(event.value) for event in self._written(HEAD)]
 
     @property
-    def checkpoints(self) -> list[Checkpoint]:
+    def saved(self) -> list[Checkpoint]:
         """Checkpoints that were made, oldest first, over all lives of the trainer."""
         return [Checkpoint.parse(event.value) for event in self._written(CHECKPOINT)]
 
