@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from gangflow.cli.replaying import journal_file
-from gangflow.errors import Problem, SpecError
+from gangflow.errors import JournalLocked, Problem, SpecError
 from gangflow.specs.document import load_cluster
 from gangflow.specs.journal import JournalSpec
 from gangflow.specs.quantity import DURATION_RULE, MEMORY_RULE, duration_ms, memory_mib
@@ -24,7 +24,13 @@ def run_compact(place: Path, keep: str, keep_size: str, images: int) -> None:
     spec = _spec(file.parent / "cluster.yaml")
     kept_ms = _read(duration_ms, keep, "--keep", DURATION_RULE) if keep else spec.keep
     kept_mib = _read(memory_mib, keep_size, "--keep-size", MEMORY_RULE) if keep_size else spec.keep_size
-    done = compact(file, int(time.time() * 1000) - kept_ms, kept_mib * 2**20, images)
+    try:
+        done = compact(file, int(time.time() * 1000) - kept_ms, kept_mib * 2**20, images)
+    except JournalLocked as error:
+        remedy = (
+            "`gangflow down` first; while it runs it forgets by itself what `journal.keep` of its cluster.yaml does not keep"
+        )
+        raise JournalLocked(error.message, remedy=remedy) from error
     print(f"{file}: {done.records_before:,} → {done.records:,} records, {_mib(done.bytes_before)} → {_mib(done.bytes)}")
     print(
         f"the state at seq {done.seq} is the same before and after; images at seq {', '.join(map(str, done.images)) or 'none'}"

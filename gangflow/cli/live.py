@@ -88,6 +88,8 @@ def table(view: GroupView, beats: Mapping[tuple[str, int], BeatView], story: Sto
         grid.add_column(name, no_wrap=name != "SAYS")
     for member in view.members:
         for slot in member.slots:
+            if slot.out and not slot.tasks:
+                continue  # scaled away
             says = _says(slot, beats.get((slot.member, slot.index)))
             # Only rollouts serve weights: the same index of another replica set has none.
             weights = story.weights.get((slot.index, slot.incarnation), "") if slot.member == story.rollout else ""

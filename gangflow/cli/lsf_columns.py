@@ -92,8 +92,9 @@ _GROUP: Fields[GroupView] = {
     "changes": ("CHANGES", lambda g: ",".join(f"{change.id}={change.state}" for change in g.changes)),
 }
 _JOB = ("jobid", "user", "stat", "queue", "from_host", "exec_host", "job_name", "submit_time")
-GROUPS = Table("xcecli groups", "JOBS", _GROUP, (*_JOB, "state"))
-JOBS = Table("xcecli jobs", "JOBS", _GROUP, _JOB)
+_LONG = ("exec_host", "job_name")
+GROUPS = Table("xcecli groups", "JOBS", _GROUP, (*_JOB, "state"), _LONG)
+JOBS = Table("xcecli jobs", "JOBS", _GROUP, _JOB, _LONG)
 
 _MEMBER: Fields[tuple[GroupView, MemberView]] = {
     "jobid": ("JOBID", lambda row: row[0].id),
@@ -128,6 +129,7 @@ MEMBERS = Table(
     "xcecli members", "ARRAYS", _MEMBER,
     ("jobid", "array_spec", "owner", "njobs", "pend", "done", "run", "exit", "ssusp", "ususp", "psusp", "unkwn", "ready",
      "restarts"),
+    ("array_spec",), ("restarts", "done"),
 )  # fmt: skip
 
 _SLOT: Fields[tuple[GroupView, SlotView]] = {
@@ -135,7 +137,7 @@ _SLOT: Fields[tuple[GroupView, SlotView]] = {
     "slot": ("SLOT", lambda row: slot_name(row[1].member, row[1].index)),
     "stat": ("STAT", lambda row: row[1].lsf),
     "state": ("STATE", lambda row: row[1].state),
-    "incarnation": ("INCARNATION", lambda row: str(row[1].incarnation)),
+    "incarnation": ("INC", lambda row: str(row[1].incarnation)),
     "exec_host": ("EXEC_HOST", lambda row: hosts_text([row[1]])),
     "address": ("ADDRESS", lambda row: ",".join(f"{name}={','.join(all_)}" for name, all_ in row[1].addresses.items())),
     "restarts": ("RESTARTS", lambda row: str(row[1].restarts)),
@@ -151,6 +153,7 @@ _SLOT: Fields[tuple[GroupView, SlotView]] = {
 SLOTS = Table(
     "xcecli slots", "JOBS", _SLOT,
     ("jobid", "slot", "stat", "state", "incarnation", "exec_host", "address", "restarts", "since", "reason"),
+    ("exec_host", "address", "reason"), ("restarts", "since", "stat"),
 )  # fmt: skip
 
 _HOST: Fields[HostView] = {
@@ -194,7 +197,10 @@ _CLAIM: Fields[ClaimView] = {
     "attempt": ("ATTEMPT", lambda c: str(c.attempt)),
     "since": ("SINCE", lambda c: when(c.since_ms)),
 }
-CLAIMS = Table("xcecli claims", "CLAIMS", _CLAIM, ("claim", "name", "state", "jobid", "slot", "provider", "host", "path"))
+CLAIMS = Table(
+    "xcecli claims", "CLAIMS", _CLAIM, ("claim", "name", "state", "jobid", "slot", "provider", "host", "path"),
+    ("claim", "host", "path"), ("name",),
+)  # fmt: skip
 
 _QUEUE: Fields[QueueItem] = {
     "position": ("POSITION", lambda q: str(q.position)),
@@ -205,7 +211,7 @@ _QUEUE: Fields[QueueItem] = {
     "submit_time": ("SUBMIT_TIME", lambda q: when(q.submitted_ms)),
     "pend_reason": ("PEND_REASON", lambda q: f"{q.reason.code}: {q.reason.text}" if q.reason else ""),
 }
-QUEUE = Table("xcecli queue", "JOBS", _QUEUE, tuple(_QUEUE))
+QUEUE = Table("xcecli queue", "JOBS", _QUEUE, tuple(_QUEUE), ("job_name", "pend_reason"), ("priority", "submit_time"))
 
 _CHANGE: Fields[tuple[GroupView, ChangeView]] = {
     "jobid": ("JOBID", lambda row: row[1].group),
@@ -221,7 +227,8 @@ _CHANGE: Fields[tuple[GroupView, ChangeView]] = {
     "until": ("UNTIL", lambda row: when(row[1].until_ms)),
 }
 CHANGES = Table(
-    "xcecli changes", "CHANGES", _CHANGE, ("jobid", "change", "state", "targets", "accepted", "ended", "message")
+    "xcecli changes", "CHANGES", _CHANGE, ("jobid", "change", "state", "targets", "accepted", "ended", "message"),
+    ("targets", "message"), ("accepted",),
 )  # fmt: skip
 
 _USUAL = ("cpu", "mem", "gpus", "ports")
@@ -267,7 +274,11 @@ def slot_reason(slot: SlotView) -> str:
     """Why a slot waits, or how its last incarnation ended."""
     if slot.reason is not None:
         return f"{slot.reason.code}: {slot.reason.text}"
-    return exit_text(slot.exit) if slot.exit is not None else ""
+    if slot.exit is None:
+        return ""
+    # Of an incarnation before the present one: said of which.
+    earlier = f"#{slot.exit.incarnation} " if slot.exit.incarnation != slot.incarnation else ""
+    return earlier + exit_text(slot.exit)
 
 
 def exit_text(exit: ExitView) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -15,7 +15,8 @@ T = TypeVar("T")
 NONE = "-"
 """What LSF prints where there is nothing."""
 CUT = "*"
-"""What LSF puts before the end of a text that was cut."""
+"""What LSF puts before the end of a name that was cut; sentences keep their beginnings."""
+SENTENCES = frozenset({"reason", "pend_reason", "exit_reason", "message"})
 NARROWEST = 10
 """A column is not cut below this."""
 
@@ -43,6 +44,10 @@ class Table(Generic[T]):
     """What `-json` calls the number of records."""
     fields: Fields[T]
     default: tuple[str, ...]
+    texts: tuple[str, ...] = ()
+    """Columns that may be cut where a terminal is narrow."""
+    spare: tuple[str, ...] = ()
+    """Columns that may go where a terminal is too narrow even so, the most dispensable first."""
 
     def choose(self, wanted: str) -> Layout:
         """The layout that `-o` asks for: names (any case), each with an optional `:width`, and `delimiter='c'`.
@@ -72,23 +77,38 @@ class Table(Generic[T]):
         return [[self.fields[name][1](view) or NONE for name in layout.names] for view in views]
 
     def text(self, views: Sequence[T], layout: Layout, *, header: bool = True, width: int = 0) -> str:
-        """Columns under their headers; with a delimiter, just joined. `width`: what a line may take; 0: as it comes. Texts that
-        do not fit into it keep their ends, behind a `*`, as in LSF."""
+        """Columns under their headers; with a delimiter, just joined. `width`: what a line may take; 0: as it comes. Where that
+        is too little, columns that say nothing go first, then texts keep their ends only, behind a `*` (as LSF cuts them)."""
+        if width and not layout.chosen:
+            layout = self._fitted(views, layout, width)
         rows = self.rows(views, layout)
         if header:
             rows.insert(0, [self.fields[name][0] for name in layout.names])
         if layout.delimiter is not None:
             return "\n".join(layout.delimiter.join(row) for row in rows)
-        rows = [
-            [cell[: layout.widths.get(name, len(cell))] for name, cell in zip(layout.names, row, strict=True)] for row in rows
-        ]
-        widths = [
-            layout.widths.get(name) or max((len(row[column]) for row in rows), default=0)
-            for column, name in enumerate(layout.names)
-        ]
-        if width and not layout.chosen:
-            widths = narrowed(widths, [len(self.fields[name][0]) for name in layout.names], width)
-        return "\n".join("  ".join(map(_cell, row, widths)).rstrip() for row in rows)
+        if layout.chosen:
+            # As asked for: cut at the end.
+            rows = [
+                [cell[: layout.widths.get(name, len(cell))] for name, cell in zip(layout.names, row, strict=True)]
+                for row in rows
+            ]
+        widths = [layout.widths.get(name) or _widest(rows, column) for column, name in enumerate(layout.names)]
+        return "\n".join("  ".join(map(_cell, row, widths, layout.names)).rstrip() for row in rows)
+
+    def _fitted(self, views: Sequence[T], layout: Layout, width: int) -> Layout:
+        """The layout with as few columns less, and as little cut, as a line of `width` takes."""
+        cells = dict(zip(layout.names, zip(*self.rows(views, layout), strict=True), strict=True))
+        widths = {name: max(len(self.fields[name][0]), *map(len, cells[name])) for name in layout.names}
+        silent = [name for name in reversed(layout.names) if all(cell in (NONE, "0") for cell in cells[name])]
+        for name in silent:
+            if _line(widths.values()) > width:
+                del widths[name]
+        _cut(widths, self.texts, width)
+        for name in self.spare:
+            if _line(widths.values()) > width:
+                widths.pop(name, None)
+                _cut(widths, self.texts, width)
+        return Layout(tuple(widths), widths)
 
     def document(self, views: Sequence[T], layout: Layout) -> str:
         """As `bjobs -json` prints it: the command, how many records, and the records under their headers."""
@@ -97,21 +117,26 @@ class Table(Generic[T]):
         return json.dumps({"COMMAND": self.command, self.counted: len(records), "RECORDS": records}, indent=2)
 
 
-def narrowed(widths: Sequence[int], least: Sequence[int], total: int) -> list[int]:
-    """The widths, the widest made smaller until a line takes no more than `total`; none below its header, or `NARROWEST`."""
+def _line(widths: Iterable[int]) -> int:
+    """What a line of such columns takes."""
     found = list(widths)
-    floor = [min(width, max(NARROWEST, small)) for width, small in zip(widths, least, strict=True)]
-    surplus = sum(found) + 2 * (len(found) - 1) - total
-    while surplus > 0:
-        column = max(range(len(found)), key=lambda each: (found[each] > floor[each], found[each]))
-        if found[column] <= floor[column]:
-            break
-        found[column] -= 1
-        surplus -= 1
-    return found
+    return sum(found) + 2 * (len(found) - 1)
 
 
-def _cell(text: str, width: int) -> str:
+def _cut(widths: dict[str, int], texts: Collection[str], total: int) -> None:
+    """Make the widest of the `texts` narrower until a line takes no more than `total`, none below `NARROWEST`."""
+    while _line(widths.values()) > total:
+        widest = max((name for name in widths if name in texts), key=lambda name: widths[name], default=None)
+        if widest is None or widths[widest] <= NARROWEST:
+            return
+        widths[widest] -= 1
+
+
+def _widest(rows: Sequence[Sequence[str]], column: int) -> int:
+    return max((len(row[column]) for row in rows), default=0)
+
+
+def _cell(text: str, width: int, name: str) -> str:
     if len(text) > width > 1:
-        text = CUT + text[len(text) - width + 1 :]
+        text = text[: width - 1] + CUT if name in SENTENCES else CUT + text[len(text) - width + 1 :]
     return text.ljust(width)

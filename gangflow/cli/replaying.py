@@ -196,13 +196,10 @@ def _group(state: State, name: str, seq: int) -> Group:
 
 
 def group_text(state: State, group: Group, seq: int) -> Iterator[str]:
-    """A group as `xcecli groups -l` would have shown it, with its changes and the hosts that it stood on."""
+    """A group as `xcecli groups -l` would have shown it, with the hosts that it stood on and the claims that it used."""
     view = group_view(state, group, seq)
     yield f"As of seq {seq}, {moment(state.now_ms)}:"
     yield from group_lines(view)
-    for change in group.changes:
-        moved = ", ".join(f"{name} {dict(change.before).get(name, 0)} → {count}" for name, count in change.targets)
-        yield f" Change <{change.id}>, State <{change.state}>: {moved}" + (f"; {change.message}" if change.message else "")
     standing = {task.host for slot in group.slots.values() for task in slot.tasks}
     hosts = [host for host in host_views(state) if host.name in standing]
     if hosts:

@@ -77,7 +77,7 @@ def replay(
     Raises:
         OtherVersion: another version of gangflow decided some of it (unless `force`, or that one is among `DECIDES_AS`).
         JournalCorrupt: a record does not continue the chain of digests, or there is nothing to begin with.
-        JournalError: a record cannot be read, or cannot be applied.
+        JournalError: a record cannot be read, or cannot be applied; or nothing to begin with is kept from before `after`.
     """
     until = until or journal.seq
     begin, notes = _beginning(journal, after)
@@ -105,11 +105,14 @@ def _beginning(journal: Records, after: int) -> tuple[Image, list[str]]:
         suits = [each for each in images if each.seq <= after][:1]
         if not suits and whole:
             return Image(State(), 0, journal.digest_at(0)), notes
+    if not suits and images:
+        remedy = f"--from {images[-1].seq + 1} is the earliest: an image was taken before it"
+        raise JournalError(f"there is no state image to begin with at or before seq {after}", remedy=remedy)
     if not suits:
-        reasons = "; ".join(notes) or (f"the oldest is of seq {images[-1].seq}" if images else "there is none")
+        reasons = "; ".join(notes) or "there is none"
         raise JournalCorrupt(
-            f"the records up to seq {journal.horizon} are not kept any more, and no state image can be used to begin"
-            f" {f'at or before seq {after}' if after else 'with'} ({reasons})",
+            f"the records up to seq {journal.horizon} are not kept any more, and no state image can be used to begin with"
+            f" ({reasons})",
             seq=journal.horizon,
         )
     if not after:
