@@ -57,6 +57,8 @@ async def signal(group: OfGroup, slot: OfSlot, body: SignalBody, service: Servin
         raise not_found(f"{slot.member}[{slot.index}] has no task {body.task} now; it is {slot.state}")
     try:
         await service.controller.signal(_task(group.id, slot, body.incarnation, body.task), body.signal)
+    except ProcessLookupError as error:
+        raise not_found(f"{slot.member}[{slot.index}] does not run now; it is {slot.state}") from error
     except OSError as error:
         raise _unreachable(error) from error
     return shown(Done(seq=service.controller.seq))
@@ -116,6 +118,8 @@ async def _followed(
 async def _read(service: Service, key: TaskKey, stream: str, offset: int, limit: int) -> LogChunk:
     try:
         return await service.controller.read_log(key, stream, offset, limit)
+    except FileNotFoundError as error:
+        raise not_found(f"nobody keeps {stream} of {key}") from error
     except OSError as error:
         raise _unreachable(error) from error
 
