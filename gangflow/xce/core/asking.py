@@ -8,7 +8,7 @@ from dataclasses import replace
 from gangflow.xce.core.asks import Ask, AskKind, Grant, Refusal, Schedule, SlotAsk
 from gangflow.xce.core.changes import granted, open_change
 from gangflow.xce.core.claim_ids import uses
-from gangflow.xce.core.counts import ACTIVE, at_rest, to_place
+from gangflow.xce.core.counts import ACTIVE, at_rest, required, to_place, wanted
 from gangflow.xce.core.events import ReasonNoted
 from gangflow.xce.core.evolve_group import number
 from gangflow.xce.core.index import in_order
@@ -83,15 +83,32 @@ def _running(turn: Turn, group: Group) -> list[Ask]:
     ups = change.ups if change is not None else ()
     lost = [slot for slot in waiting if slot.incarnation and slot.until_ms and not slot.tasks]
     claimed = [slot for slot in waiting if slot.tasks]
-    # Its first claim is over: it queues at the group's own place, by itself.
-    queued = [slot for slot in waiting if slot.incarnation and not slot.until_ms and slot.key not in ups]
-    surplus = [slot for slot in waiting if not slot.incarnation or (slot.key in ups and not slot.until_ms)]
+    unheld = [slot for slot in waiting if not slot.tasks and not (slot.incarnation and slot.until_ms)]
+    # Its first claim is over: as far as the minimum lacks it, it queues at the group's own place, by itself.
+    queued = _short_of_minimum(group, [slot for slot in unheld if slot.incarnation and slot.key not in ups], unheld)
+    surplus = [slot for slot in unheld if slot not in queued]
     asks = [ask_for(group, AskKind.RECOVERY, lost, keeps)] if lost else []
     asks.extend(ask_for(group, AskKind.RECOVERY, [slot], keeps) for slot in claimed)
     asks.extend(ask_for(group, AskKind.MINIMUM, [slot], keeps) for slot in queued)
     if surplus:
         asks.append(ask_for(group, AskKind.SURPLUS, surplus, keeps))
     return asks
+
+
+def _short_of_minimum(group: Group, queued: list[Slot], waiting: list[Slot]) -> list[Slot]:
+    """Of the slots that queue, lowest index first, as many as their member's minimum lacks; the others are surplus."""
+    if not queued:
+        return queued
+    short: dict[str, int] = {}
+    for member in group.plan.members:
+        there = wanted(group, member) - sum(1 for slot in waiting if slot.member == member.name)
+        short[member.name] = required(group, member) - there
+    found: list[Slot] = []
+    for slot in queued:
+        short[slot.member] -= 1
+        if short[slot.member] >= 0:
+            found.append(slot)
+    return found
 
 
 def ask_for(group: Group, kind: AskKind, slots: Sequence[Slot], keeps: Sequence[Slot] = (), *, together: bool = False) -> Ask:

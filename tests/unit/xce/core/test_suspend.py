@@ -249,6 +249,27 @@ def test_what_runs_is_not_resumed() -> None:
     assert (refused.status, dict(refused.fields)) == (409, {"state": "RUNNING"})
 
 
+def test_replicas_above_the_minimum_stand_behind_everybodys_minimum_also_after_a_resume() -> None:
+    """What ran before the suspension is surplus as it was at first: a later group's minimum goes before it."""
+    stage = Stage(hosts(1, cpu=3_000))
+    stage.run(plan(job(), replicas(count=2, least=1)))
+    stage.bring_up()
+    suspend(stage)
+    stage.gone()
+    stage.run(plan(job(cpu=1_000), name="small"))
+    resume(stage)
+    stage.prepare()
+    stage.submit(plan(job(cpu=1_000), name="later"))
+    assert stage.slot("rollout", 1).state is S.PENDING
+    stage.ask(inp.EndGroup("g2", G.CANCELLED))
+    stage.gone()
+    assert stage.group("g3").state is G.PREPARING
+    assert stage.slot("rollout", 1).state is S.PENDING
+    stage.ask(inp.EndGroup("g3", G.CANCELLED))
+    stage.gone()
+    assert stage.slot("rollout", 1).state is S.PLACED
+
+
 # --- :restart of a whole group --------------------------------------------------------------------------------------------
 
 
