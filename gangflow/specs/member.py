@@ -236,9 +236,16 @@ def limit_faults(member: Member) -> list[Fault]:
 
 def container_faults(member: Member) -> list[Fault]:
     """What a container needs of the rest of a member. Of a member whose profile is merged in."""
-    if member.container is None or not member.cwd or member.cwd.startswith("/"):
+    if member.container is None:
         return []
-    return [Fault(("cwd",), member.cwd, "an absolute path: it is mounted into the container under the same")]
+    faults = []
+    if member.cwd and not member.cwd.startswith("/"):
+        faults.append(Fault(("cwd",), member.cwd, "an absolute path: it is mounted into the container under the same"))
+    if member.warning is not None and member.warning.signal == "SIGURG":
+        # Podman and Docker are written in Go, which sends SIGURG to itself all the time: they do not pass it on.
+        expected = "another signal: container runtimes keep SIGURG for themselves"
+        faults.append(Fault(("warning", "signal"), member.warning.signal, expected))
+    return faults
 
 
 def _claim_faults(claims: Sequence[Claim]) -> list[Fault]:

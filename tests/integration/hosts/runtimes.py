@@ -62,7 +62,17 @@ def run(words):
         fail(f"the name {{name}} is in use")
     environment["STUB_MOUNTS"] = ",".join(mounts)
     told, tells = os.pipe()
+    inside, early = [], []
+
+    def pass_on(number, _):
+        os.kill(inside[0], number) if inside else early.append(number)
+
+    passed = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    for number in passed:
+        signal.signal(number, pass_on)
     if os.fork() == 0:
+        for number in passed:
+            signal.signal(number, signal.SIG_DFL)
         os.setsid()
         if os.fork():
             os._exit(0)
@@ -77,9 +87,9 @@ def run(words):
         os._exit(0)
     os.close(tells)
     said = os.fdopen(told)
-    pid = int(said.readline())
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGURG):
-        signal.signal(number, lambda number, _: os.kill(pid, number))
+    inside.append(int(said.readline()))
+    for number in early:
+        pass_on(number, None)
     code = int(said.readline() or 137)
     sys.exit(code if code >= 0 else 128 - code)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gangflow.xce.core.effects import Launch, Prepare, Start
+from gangflow.xce.core.effects import Launch, Prepare, Start, Warn
 from gangflow.xce.core.inputs import TaskExited, TaskPrepared, TaskReady, TaskRefused, TaskStarted
 from gangflow.xce.core.plan import Cause, ContainerPlan, ProbeKind, ProbePlan
 from gangflow.xce.core.state import TaskKey
@@ -140,6 +140,16 @@ async def test_a_killed_agent_takes_its_containers_with_it(runtime: ContainerPla
         await until(lambda: not processes(prefix))
     # Nobody was left to clean up, unless the runtime's monitor did.
     await asyncio.to_thread(subprocess.run, launch.cleanup, check=True)
+
+
+async def test_a_warning_reaches_inside(runtime: ContainerPlan) -> None:
+    async with World() as world:
+        script = "trap 'echo warned' USR1; echo up; while :; do sleep 0.05; done"
+        await started(world, inside(runtime, "sh", "-c", script), key_of(1))
+        await world.output(key_of(1), "up")
+        await world.link.deliver([Warn(key_of(1), "h0", signal.SIGUSR1)])
+        await world.output(key_of(1), "warned")
+        await world.stop(key_of(1))
 
 
 async def test_an_exec_probe_asks_inside(runtime: ContainerPlan) -> None:

@@ -94,6 +94,12 @@ def test_a_mistake_in_a_runtime_is_named(change: dict[str, Any], path: str, expe
     assert expected in problem.expected
 
 
+def test_a_warning_in_a_container_names_a_signal_that_reaches_inside() -> None:
+    with pytest.raises(SpecError, match=r"warning.signal: expected another signal.*\(got 'SIGURG'\)"):
+        Job(["x"], container="i", runtime_limit="1h", warning={"before": "1m"})
+    assert Job(["x"], container="i", runtime_limit="1h", warning={"before": "1m", "signal": "USR1"}).warning
+
+
 def test_what_is_mounted_needs_an_absolute_path() -> None:
     with pytest.raises(SpecError, match=r"cwd: expected an absolute path"):
         Job(["x"], container="i", cwd="here")

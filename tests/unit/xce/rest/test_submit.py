@@ -73,6 +73,9 @@ async def test_what_no_host_could_ever_hold_is_refused(
     with pytest.raises(SpecError, match="largest host has 2") as error:
         await admin.submit(document(resources={"gpus": 8}))
     assert [problem.path for problem in error.value.problems] == ["members.actor.job"]
+    with pytest.raises(SpecError, match="largest host has 2") as error:
+        await admin.submit({"name": "mine", "job": {"command": ["true"], "resources": {"gpus": 8}}})
+    assert [problem.path for problem in error.value.problems] == ["job"]
     answer = await http.post("/v1/groups", json=document(resources={"gpus": 8}))
     assert (answer.status_code, answer.json()["code"]) == (422, "never_fits")
     assert not controller.commands
