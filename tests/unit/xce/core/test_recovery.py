@@ -242,6 +242,43 @@ def test_a_group_restart_takes_all_its_places_or_none() -> None:
     assert [slot.incarnation for slot in group.slots.values()] == [1, 1, 1]
 
 
+def test_two_groups_that_each_hold_what_the_other_lacks_do_not_wait_for_each_other() -> None:
+    """Scenario 6: recoveries are ordered, and one that cannot complete gives back what it took: then the first one can."""
+    stage = Stage(hosts(4, cpu=1_000))
+    rules = (replace(AGAIN, member=""),)
+    for name in ("first", "second"):
+        stage.run(plan(job(), replicas(count=1), name=name, rules=rules, recovery_timeout_ms=20_000))
+    assert {task.host for slot in stage.group("g2").slots.values() for task in slot.tasks} == {"h2", "h3"}
+    stage.feed(inp.HostGone("h1", 1_000), inp.HostGone("h3", 1_000))
+    stage.gone()
+    stage.wait(1_000)
+    assert [stage.group(group).state for group in ("g1", "g2")] == [G.RESTARTING, G.RESTARTING]
+    assert [stage.slot("actor", group=group).tasks[0].host for group in ("g1", "g2")] == ["h0", "h2"]
+    stage.wait(20_000)
+    assert [stage.group(group).state for group in ("g1", "g2")] == [G.PREPARING, G.PENDING]
+    assert {task.host for slot in stage.group().slots.values() for task in slot.tasks} == {"h0", "h2"}
+    assert not any(slot.tasks for slot in stage.group("g2").slots.values())
+    stage.bring_up()
+    assert stage.group().state is G.RUNNING
+
+
+def test_of_two_recoveries_the_first_in_order_takes_what_comes_back() -> None:
+    """Scenario 6: never one slot each."""
+    stage = Stage(hosts(8, cpu=1_000))
+    rule = RulePlan(Action.RESTART_MEMBER, "rollout")
+    for name, priority in (("low", 50), ("high", 80)):
+        stage.run(plan(replicas(count=4), name=name, priority=priority, rules=(rule,), recovery_timeout_ms=1_000))
+    stage.feed(*(inp.HostGone(name, 1_000) for name in ("h0", "h1", "h4", "h5")))
+    for ms in (1_000, 1_000, 1_000):
+        stage.wait(ms)
+    waits = {group: [s.index for s in stage.group(group).slots.values() if s.state is S.PENDING] for group in ("g1", "g2")}
+    assert waits == {"g1": [0, 1], "g2": [0, 1]}
+    facts = hosts(10, cpu=1_000)[8:]
+    stage.feed(*(inp.HostUp(one, "b1") for one in facts))
+    assert [stage.slot("rollout", n, "g2").state for n in (0, 1)] == [S.PLACED, S.PLACED]
+    assert [stage.slot("rollout", n, "g1").state for n in (0, 1)] == [S.PENDING, S.PENDING]
+
+
 def test_an_operator_restarts_outside_rules_and_budgets() -> None:
     """Scenario 37: one member is resumed by hand, also one that was given up; no budget is spent."""
     stage = Stage()
