@@ -30,6 +30,7 @@ from gangflow.xce.admission_checks import (
 )
 from gangflow.xce.admission_claims import BUILT_IN, claim_faults, claim_plans
 from gangflow.xce.core import plan
+from gangflow.xce.core.scale_rules import gpus_of, gpus_text
 from gangflow.xce.providers.rules import Catalog
 
 __all__ = ["ClusterDefaults", "admit", "default_rules", "defaults_of", "requirement", "task_terms"]
@@ -146,10 +147,11 @@ def _ratio(ratio: Ratio) -> plan.RatioPlan:
 def _budget_faults(group: CoStartGroup, members: Sequence[plan.MemberPlan]) -> Iterator[Fault]:
     """The targets that a group begins with keep the bounds of its later ones."""
     budget = group.scale.max_gpus
-    asked = sum(member.replicas * member.gpus for member in members)
-    if budget is not None and asked > budget * 1000:
-        parts = ", ".join(f"{member.name} {member.replicas * member.gpus / 1000:g}" for member in members if member.gpus)
-        yield Fault(("scale", "max_gpus"), budget, f"at least the {asked / 1000:g} GPUs that the members begin with: {parts}")
+    asked = {member.name: member.replicas * gpus_of(member) for member in members}
+    if budget is not None and sum(asked.values()) > budget * 1000:
+        parts = ", ".join(f"{name} {gpus_text(gpus)}" for name, gpus in asked.items() if gpus)
+        expected = f"at least the {gpus_text(sum(asked.values()))} GPUs that the members begin with: {parts}"
+        yield Fault(("scale", "max_gpus"), budget, expected)
 
 
 def task_terms(member: Member, cluster: ClusterDefaults) -> tuple[plan.TaskTerm, ...]:

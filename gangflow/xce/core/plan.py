@@ -49,14 +49,6 @@ class TaskTerm:
     ptile: int = 0
     """`span[ptile=n]`: exactly n tasks a host (the last host may have fewer); 0 means no limit."""
 
-    def times(self, per: Per) -> int:
-        """How often the term asks for something, at most: of what is asked per host, how many hosts there can be."""
-        if per is Per.TASK:
-            return self.count
-        if per is Per.JOB or self.one_host:
-            return 1
-        return -(-self.count // self.ptile) if self.ptile else self.count
-
 
 @dataclass(frozen=True, slots=True)
 class Pack:
@@ -251,11 +243,6 @@ class MemberPlan:
     def tasks(self) -> int:
         """Tasks of one slot."""
         return sum(term.count for term in self.terms)
-
-    @property
-    def gpus(self) -> int:
-        """GPUs (thousandths) that one slot asks for, at most: what is asked for per host is counted for the most hosts."""
-        return sum(use.amount * term.times(use.per) for term in self.terms for use in term.uses if use.name == "gpus")
 
 
 @dataclass(frozen=True, slots=True)

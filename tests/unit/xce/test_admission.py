@@ -46,6 +46,7 @@ from gangflow.xce.core.plan import (
 from gangflow.xce.core.plan import (
     Pack as PackPlan,
 )
+from gangflow.xce.core.scale_rules import gpus_of
 
 CLUSTER = ClusterSpec(
     "c",
@@ -197,11 +198,11 @@ def test_a_plain_job_is_a_group_of_one_with_its_own_paths() -> None:
 
 
 def test_the_first_targets_keep_the_budget_of_gpus() -> None:
-    """What is asked for per host is counted for the most hosts that there can be."""
+    """What is asked for per host is counted for the fewest hosts that there can be."""
     compound = "1*{span[hosts=1] rusage[gpus=2/host]}+4*{span[ptile=2] rusage[gpus=1/host]}+2*{rusage[gpus=0.5/task]}"
     members = {"a": Job(["x"], resreq=compound), "b": ReplicaSet(["y"], replicas=3, resources={"gpus": 1})}
     plan = admit(CoStartGroup("g", members, scale={"max_gpus": 8}))
-    assert [member.gpus for member in plan.members] == [5_000, 1_000]
+    assert [gpus_of(member) for member in plan.members] == [5_000, 1_000]
     with pytest.raises(SpecError, match=r"scale.max_gpus: expected at least the 8 GPUs .*: a 5, b 3 \(got 7\)"):
         admit(CoStartGroup("g", members, scale={"max_gpus": 7}))
 
