@@ -21,6 +21,7 @@ from gangflow.xce.core.inputs import Input
 
 VERSION = 1
 """Of the records that this code writes."""
+_PRESENT = b'{"v":%d,' % VERSION
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 UPGRADES: dict[int, Upgrade] = {}
 """Version n → how a plain document of version n becomes one of n + 1. A version stays readable for as long as it is here."""
@@ -46,7 +47,7 @@ class Batch:
         return self.first_seq + len(self.events) - 1
 
 
-class _Item(msgspec.Struct):
+class _Item(msgspec.Struct, gc=False):
     type: str
     data: msgspec.Raw
 
@@ -58,6 +59,11 @@ class _Document(msgspec.Struct):
     now_ms: int
     code: str
     inputs: list[_Item]
+    events: list[_Item]
+
+
+class _Bare(msgspec.Struct, gc=False):
+    now_ms: int
     events: list[_Item]
 
 
@@ -76,6 +82,7 @@ class _Decisions(msgspec.Struct):
 _encoder = msgspec.json.Encoder()
 _document = msgspec.json.Decoder(_Document)
 _decisions = msgspec.json.Decoder(_Decisions)
+_bare = msgspec.json.Decoder(_Bare)
 _head = msgspec.json.Decoder(_Head)
 # One decoder a type: building one costs more than a thousand decodes.
 _inputs: dict[str, msgspec.json.Decoder[Any]] = {name: msgspec.json.Decoder(kind) for name, kind in INPUTS.items()}
@@ -123,10 +130,22 @@ def code_of(raw: bytes) -> str:
         return ""
 
 
+def decisions(raw: bytes) -> tuple[int, list[Event]]:
+    """What recovery needs of a record: its time and its events. As `decode`, at half the cost."""
+    try:
+        if not raw.startswith(_PRESENT):
+            raw = _encoder.encode(_upgraded(raw))
+        document = _bare.decode(raw)
+        return document.now_ms, [_events[item.type].decode(item.data) for item in document.events]
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError) as error:
+        said = f"unknown record type {error}" if isinstance(error, KeyError) else str(error)
+        raise JournalError(f"a record cannot be read by gangflow {__version__}: {said}") from error
+
+
 def decode(raw: bytes, digest: bytes = b"", *, inputs: bool = True) -> Batch:
     """The batch that `encode` made, of this version or an older one; JournalError if this code cannot read it."""
     try:
-        if not raw.startswith(b'{"v":%d,' % VERSION):
+        if not raw.startswith(_PRESENT):
             raw = _encoder.encode(_upgraded(raw))
         document = _document.decode(raw) if inputs else _decisions.decode(raw)
         given = document.inputs if isinstance(document, _Document) else []

@@ -10,7 +10,7 @@ from gangflow.xce.core.draft import Draft
 from gangflow.xce.core.evolve import absorb
 from gangflow.xce.core.lifecycle import InvalidTransition
 from gangflow.xce.core.state import State
-from gangflow.xce.journal import image
+from gangflow.xce.journal import image, record
 from gangflow.xce.journal.store import Records
 
 
@@ -41,15 +41,15 @@ def recover(journal: Records) -> Recovered:
     state, seq = (start.state, start.seq) if start is not None else (State(), 0)
     image_seq, batches = seq, 0
     draft = Draft(state, state.now_ms)  # one for all: freezing after each batch would copy whole mappings for nothing
-    for batch in journal.batches(after=seq, inputs=False):
-        draft.now_ms = batch.now_ms
+    for each in journal.records(seq):
+        draft.now_ms, events = record.decisions(each.raw)
         try:
-            for event in batch.events:
+            for event in events:
                 absorb(draft, event)
         except (InvalidTransition, LookupError, ValueError, TypeError) as error:
-            where = f"the batch at seq {batch.first_seq}, decided by gangflow {batch.code},"
+            where = f"the batch at seq {each.first_seq}, decided by gangflow {record.code_of(each.raw)},"
             raise JournalError(f"{where} cannot be applied: {error!r}") from error
-        seq, batches = batch.last_seq, batches + 1
+        seq, batches = each.last_seq, batches + 1
     return Recovered(draft.freeze(), seq, image_seq, batches, tuple(notes))
 
 
