@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gangflow.cli.sources import read, read_cluster, recipes
+from gangflow.cli.sources import read, read_cluster, recipes, rendered
 from gangflow.errors import Problem, SpecError
 
 SPEC = "name: my-run\nmembers:\n  a: {job: {command: [train], resources: {cpu: 1}}}\n"
@@ -80,3 +80,34 @@ def test_a_cluster_description(tmp_path: Path) -> None:
     assert read_cluster(None) is None
     with pytest.raises(SpecError, match="a file that exists"):
         read_cluster(tmp_path / "none.yaml")
+
+
+CLUSTER = "hosts: [{name: h, cpu: 4}]\nprofiles:\n  fast: {wrapper: [nice], resreq: 'rusage[cpu=2]', runtime_limit: 1h}\n"
+
+
+def test_a_group_is_rendered_as_a_cluster_would_run_it(tmp_path: Path) -> None:
+    cluster, file = tmp_path / "cluster.yaml", tmp_path / "job.yaml"
+    cluster.write_text(CLUSTER)
+    file.write_text("name: alone\njob: {command: [train], profile: fast}\n")
+    source = read(str(file), ["job.runtime_limit=2h"])
+    assert rendered(source, None) == "name: alone\njob:\n  command: [train]\n  profile: fast\n  runtime_limit: 2h\n"
+    assert rendered(source, read_cluster(cluster)).splitlines() == [
+        "name: alone",
+        "job:",
+        "  # command: member and profile 'fast'",
+        "  command: [nice, train]",
+        "  # resreq: profile 'fast'",
+        "  resreq: rusage[cpu=2/task]",
+        "  runtime_limit: 2h",
+    ]
+
+
+def test_what_a_cluster_finds_wrong_is_told_with_the_file_and_the_line(tmp_path: Path) -> None:
+    cluster, file = tmp_path / "cluster.yaml", tmp_path / "job.yaml"
+    cluster.write_text(CLUSTER)
+    file.write_text("name: alone\njob:\n  command: [train]\n  profile: fats\n")
+    with pytest.raises(SpecError, match=r"job.yaml:4: job.profile: .*did you mean 'fast'"):
+        rendered(read(str(file), []), read_cluster(cluster))
+    cluster.write_text("hosts: [{name: h, cpus: 4}]\n")
+    with pytest.raises(SpecError, match=r"cluster.yaml:1: hosts\[0\].cpus"):
+        read_cluster(cluster)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gangflow.errors import SpecError
+from gangflow.errors import NotYetError, Problem, SpecError
 from gangflow.specs import ClusterSpec, CoStartGroup, Job, dump, load, load_cluster
-from gangflow.specs.document import MAX_BYTES, read
+from gangflow.specs.document import MAX_BYTES, located, read
 
 GROUP = """\
 name: g
@@ -135,3 +135,30 @@ def test_a_cluster_is_a_document() -> None:
         "name: c\nlevels: [switch]\nhosts:\n  - {name: 'h[0-3]', cpu: 2, mem: 4GiB, domains: {switch: s0}}\n"
     )
     assert load(dump(cluster), ClusterSpec) == cluster
+
+
+def test_an_error_names_the_file_the_line_and_the_path(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("name: x\njob:\n  command: [a]\n  taks: 2\n")
+    with pytest.raises(SpecError) as caught:
+        load(file)
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.line, problem.path) == (str(file), 4, "job.taks")
+    assert str(caught.value).startswith(f"{file}:4: job.taks: expected a known key")
+    file.write_bytes(b"name: \xff")
+    with pytest.raises(SpecError, match=r"job\.yaml: \.: expected text in UTF-8"):
+        load(file)
+    file.write_text("name: [")
+    with pytest.raises(SpecError, match=r"job\.yaml:1: \.: expected well-formed YAML"):
+        load(file)
+
+
+def test_what_xce_finds_wrong_is_located_in_the_file(tmp_path: Path) -> None:
+    """XCE knows paths only; a path that the document does not have stands at what is around it."""
+    file = tmp_path / "job.yaml"
+    file.write_text("name: x\nmembers:\n  a:\n    job:\n      command: [a]\n      on_failure:\n        - {action: tolerate}\n")
+    found = SpecError([Problem("members.a.job.on_failure[0].action", "", "y"), Problem("members.a.job.pack.level", "", "y")])
+    located_ = located(found, file)
+    assert [(problem.file, problem.line) for problem in located_.problems] == [(str(file), 7), (str(file), 4)]
+    assert type(located(NotYetError(found.problems), file)) is NotYetError
+    assert located(found, tmp_path / "gone.yaml") is found
