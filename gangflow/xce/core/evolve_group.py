@@ -96,7 +96,9 @@ def changed(draft: Draft, event: ev.GroupChanged) -> None:
         fields |= {"attempt": 0, "cause": "", "message": ""}
     if event.state is GroupState.SUSPENDED:
         why = event.cause or group.cause or "user"
-        fields |= {"reason": Reason(PendCode.SUSPENDED, f"suspended ({why}); waits for a resume")}
+        said = event.message or group.message
+        text = f"suspended ({why}{f': {said}' if said else ''}); waits for a resume"
+        fields |= {"reason": Reason(PendCode.SUSPENDED, text)}
     if event.state.terminal:
         fields = {"ended_ms": draft.now_ms, "reason": None, "goal": event.state}
     if event.cause or event.message:

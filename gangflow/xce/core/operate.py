@@ -45,7 +45,8 @@ def stop_member(turn: Turn, command: inp.StopMember) -> Reply:
         if dict(group.below_floor_ms).get(command.member):
             turn.emit(FloorCrossed(group.id, command.member, 0))
         for key, slot in list(group.slots.items()):
-            if key[0] == command.member and slot.state not in (S.DONE, S.RETIRED):
+            # What is being scaled away goes on so: the change gives its place to others.
+            if key[0] == command.member and slot.state not in (S.DONE, S.RETIRED) and not slot.out:
                 stop(turn, group.id, key, Next.RETIRE)
         # It asks for less from now on: what did not fit before may.
         turn.freed = turn.freed or group.state in (G.PENDING, G.RESTARTING)

@@ -74,6 +74,8 @@ def _first_claim(turn: Turn, group: Group, slot: Slot) -> None:
         place(turn, group.id, slot.key, slot.tasks)
     elif slot.until_ms <= turn.now_ms:
         change(turn, group, slot, S.PENDING, freed=True)
+    elif any(task.host in group.excluded for task in slot.tasks):
+        change(turn, group, slot, S.PENDING, until_ms=slot.until_ms, freed=True)
 
 
 def abandoned(group: Group) -> bool:

@@ -44,6 +44,7 @@ def test_what_waits_is_suspended_at_once_and_who_is_behind_it_goes_on_in_the_sam
     assert (group.cause, group.message, group.until_ms) == ("user", "at night", 0)
     assert group.reason is not None
     assert group.reason.code is PendCode.SUSPENDED
+    assert group.reason.text == "suspended (user: at night); waits for a resume"
     stage.submit(plan(job(cpu=2_000), name="third"))
     assert stage.group("g3").state is G.PREPARING
     before = stage.state
