@@ -11,7 +11,7 @@ from gangflow.xce.core.plan import Action, Cause, MemberKind
 from gangflow.xce.core.policy import escalate, find_rule
 from gangflow.xce.core.start import not_ready_message
 from gangflow.xce.core.state import Exit, Group, GroupState, Next, Slot, SlotState
-from gangflow.xce.core.teardown import drained, stop_all
+from gangflow.xce.core.teardown import drained, stop, stop_all
 from gangflow.xce.core.turn import Turn
 
 G, S = GroupState, SlotState
@@ -108,10 +108,15 @@ def _broken(turn: Turn, group: Group, member: str, rule: int, text: str) -> None
     if verdict.action is Action.RESTART_GROUP:
         turn.emit(GroupChanged(group.id, group.state, G.RESTARTING, "below_floor", text, until_ms=until))
         stop_all(turn, group.id, Next.RESTART)
-    elif verdict.action is Action.RESTART_ROLE:
+    elif verdict.action is Action.RESTART_ROLE or verdict.action is Action.RESTART_MEMBER:
         # Once per crossing: the clock of the floor starts anew.
         turn.emit(FloorCrossed(group.id, member, turn.now_ms))
-        restart_role(turn, group.id, member, until)
+        if verdict.action is Action.RESTART_ROLE:
+            restart_role(turn, group.id, member, until)
+            return
+        for key, slot in list(group.slots.items()):
+            if key[0] == member and slot.state in (S.STARTING, S.RUNNING):
+                stop(turn, group.id, key, Next.BACKOFF, until_ms=until)
     else:
         end_group(turn, group.id, G.FAILED, "below_floor", text)
 

@@ -96,6 +96,19 @@ def together(first: str, second: str) -> tuple[str, str]:
     return (strongest, strongest) if strongest in ("restart_group", "fail_group") else (first, second)
 
 
+def below_floor(then: str, unready: tuple[str, ...]) -> Outcome:
+    """Ready `rollout` replicas were below the floor for longer than its grace, because these are not ready: `then` is applied.
+
+    Below the floor nothing is tolerated; and what restarts one slot at a time restarts those that are not ready.
+    """
+    if then in ("fail_group", "tolerate"):
+        return Outcome("STOPPING", "FAILED", cause="below_floor")
+    if then == "restart_group":
+        return Outcome("RESTARTING", "RUNNING", again=SLOTS, epochs=1)
+    members = tuple(one for one in SLOTS if one.startswith("rollout"))
+    return Outcome("DEGRADED", "RUNNING", again=members if then == "restart_role" else unready)
+
+
 def with_budget(cause: str, action: str, then: str, *, spent: bool, counts_machines: bool) -> str:
     """What a rule that restarts does, with its budget spent or not; a `then` that restarts has the same budget once more."""
     free = cause in MACHINES and not counts_machines

@@ -14,7 +14,17 @@ from gangflow.xce.core.effects import Effect, Provision, Release
 from gangflow.xce.core.events import FailureJudged
 from gangflow.xce.core.plan import Action, BackoffPlan, Cause, ClaimPlan, GroupPlan, RulePlan
 from gangflow.xce.core.state import GroupState, Slot, SlotState
-from tests.unit.xce.core.failure_oracle import ACTIONS, CAUSES, SEEN_TO_END, SLOTS, Outcome, outcome, together, with_budget
+from tests.unit.xce.core.failure_oracle import (
+    ACTIONS,
+    CAUSES,
+    SEEN_TO_END,
+    SLOTS,
+    Outcome,
+    below_floor,
+    outcome,
+    together,
+    with_budget,
+)
 from tests.unit.xce.core.plans import READY, hosts, job, plan, replicas
 from tests.unit.xce.core.stage import Stage, reply_to
 
@@ -340,6 +350,28 @@ def test_failures_of_one_batch_are_judged_together(first: str, second: str) -> N
         result = seen(stage, begin)
         assert set(result.again) == {*rows[0].again, *rows[1].again}
         assert set(result.given_up) == {*rows[0].given_up, *rows[1].given_up}
+
+
+@pytest.mark.parametrize("then", ACTIONS)
+def test_a_floor_that_is_broken_for_longer_than_its_grace(then: str) -> None:
+    """Nobody failed: two of three replicas stay unready, and the floor is two."""
+    rule = RulePlan(Action.RESTART_MEMBER, "rollout", max_restarts=3, floor_grace_ms=5_000, backoff=PAUSE, then=Action(then))
+    if then == "restart_member":
+        rule = replace(rule, action=Action.RESTART_ROLE)
+    begin = scene("RUNNING", "READY", REPLICA, rule)
+    stage = copy_of(begin)
+    waits = ("rollout[0]", "rollout[2]")
+    for name in waits:
+        unready(stage, name)
+    assert stage.group().below_floor_ms == (("rollout", stage.now_ms),)
+    stage.wait(4_999)
+    assert stage.group().state is G.DEGRADED
+    stage.wait(1)
+    wanted = below_floor(then, waits)
+    assert stage.group().state.value == wanted.state
+    play_on(stage)
+    assert seen(stage, begin) == replace(wanted, state="")
+    assert stage.group().below_floor_ms == () or stage.group().state is G.FAILED
 
 
 SPENT: dict[str, Callable[[], RulePlan]] = {
