@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import httpx
 import uvicorn
 
 from gangflow.specs.cluster import ClusterSpec, HostSpec
+from gangflow.telemetry.recorder import Recorder
 from gangflow.xce.core.inputs import CreateClaim, SubmitGroup
 from gangflow.xce.core.plan import Access, ClaimPlan, GroupPlan
 from gangflow.xce.rest.server import create_app, end_streams
@@ -44,8 +45,7 @@ class Served:
     world: World
     loop: asyncio.AbstractEventLoop
     document: dict[str, Any]
-    faults: list[str] = field(default_factory=list)
-    """What the server logged as its own faults."""
+    streams: Streams
 
     def call(self, work: Any) -> Any:
         """Run a coroutine in the service's loop."""
@@ -70,7 +70,9 @@ def served(folder: Path, *, per_client: int = 16) -> Iterator[Served]:
     async def serve() -> None:
         world = World(folder)
         await world.start()
-        app = create_app(world.controller, admin_token=ADMIN, cluster=CLUSTER, streams=Streams(per_client, keepalive_s=0.2))
+        streams = Streams(per_client, keepalive_s=0.2)
+        recorder = Recorder(folder / "traces")
+        app = create_app(world.controller, admin_token=ADMIN, cluster=CLUSTER, streams=streams, recorder=recorder)
         listening = socket.create_server(("127.0.0.1", 0))
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config = uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
@@ -78,13 +80,14 @@ def served(folder: Path, *, per_client: int = 16) -> Iterator[Served]:
         serving = asyncio.create_task(server.serve([listening]))
         await _filled(world)
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        ready.append(Served(url, world, asyncio.get_running_loop(), app.openapi()))
+        ready.append(Served(url, world, asyncio.get_running_loop(), app.openapi(), streams))
         up.set()
         await stop.wait()
         end_streams(app)
         server.should_exit = True
         await serving
         await world.kill()
+        recorder.close()
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), name="served", daemon=True)
     thread.start()

@@ -160,7 +160,7 @@ class Leaks(RuleBasedStateMachine):
             group = next(each for each in self.groups if each[0] == named["group"])
             MAY[named["word"]] = MAY[group[0]] if who != group[1] else frozenset({group[1]})
         answer = self.as_(who).request(method, path.format(**named), json=filled)
-        self.told(who, answer, path.format(**named) + str(filled))
+        self.told(who, answer, f"{path.format(**named)} {filled}")
 
     @precondition(lambda self: self.groups)
     @rule(data=st.data())

@@ -10,13 +10,14 @@ from fastapi import APIRouter, Body, Response
 from gangflow.xce.core.inputs import CreateClaim, DeleteClaim
 from gangflow.xce.rest.access import Asking, Caller, Delegated, OfClaim, Serving, shown
 from gangflow.xce.rest.admitting import Submission, admitted_claim
+from gangflow.xce.rest.json_text import StrictRoute
 from gangflow.xce.rest.messages import Done, Submitted
 from gangflow.xce.rest.pages import LIST_LIMIT, Cursor, Limit, page
 from gangflow.xce.rest.rights import Stand, of_claim
 from gangflow.xce.rest.schema import ClaimList, ClaimView
 from gangflow.xce.rest.views import claim_view, claims_of
 
-router = APIRouter(prefix="/claims", tags=["claims"])
+router = APIRouter(prefix="/claims", tags=["claims"], route_class=StrictRoute)
 
 
 @router.get("", response_model=ClaimList)

@@ -9,13 +9,14 @@ from fastapi import APIRouter, Response
 from gangflow.xce.core.inputs import CloseHost, OpenHost
 from gangflow.xce.rest.access import Asking, Caller, Service, Serving, shown
 from gangflow.xce.rest.host_views import host_views
+from gangflow.xce.rest.json_text import StrictRoute
 from gangflow.xce.rest.messages import HostMoved, MessageBody
 from gangflow.xce.rest.owner_views import owner_views
 from gangflow.xce.rest.pages import LIST_LIMIT, Cursor, Limit, page
 from gangflow.xce.rest.schema import HostList, OwnerList
 from gangflow.xce.rest.tokens import Principal
 
-router = APIRouter(tags=["cluster"])
+router = APIRouter(tags=["cluster"], route_class=StrictRoute)
 
 
 @router.get("/hosts", response_model=HostList)

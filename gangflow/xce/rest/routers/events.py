@@ -10,12 +10,13 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from gangflow.errors import Gone
 from gangflow.xce.rest.access import Caller, Serving, client_of
 from gangflow.xce.rest.event_sight import Watching
+from gangflow.xce.rest.json_text import StrictRoute
 from gangflow.xce.rest.messages import MAX_INT, ProblemView
 from gangflow.xce.rest.port import StampedEvent
 from gangflow.xce.rest.problems import Refusal
 from gangflow.xce.rest.streams import message
 
-router = APIRouter(tags=["events"])
+router = APIRouter(tags=["events"], route_class=StrictRoute)
 GONE: dict[str, Any] = {"model": ProblemView, "description": "The journal does not reach back that far"}
 
 

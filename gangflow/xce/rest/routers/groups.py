@@ -21,6 +21,7 @@ from gangflow.xce.core.state import Group, GroupState
 from gangflow.xce.rest.access import Asking, Caller, Delegated, OfGroup, Service, Serving, shown
 from gangflow.xce.rest.admitting import Submission, admitted
 from gangflow.xce.rest.explain import why_view
+from gangflow.xce.rest.json_text import StrictRoute
 from gangflow.xce.rest.messages import Done, FailBody, GroupMoved, MessageBody, Submitted
 from gangflow.xce.rest.pages import LIST_LIMIT, Cursor, Limit, page
 from gangflow.xce.rest.problems import Refusal
@@ -28,7 +29,7 @@ from gangflow.xce.rest.schema import GroupList, GroupView, QueueView, WhyView
 from gangflow.xce.rest.tokens import Principal
 from gangflow.xce.rest.views import group_view, queue_items
 
-router = APIRouter(tags=["groups"])
+router = APIRouter(tags=["groups"], route_class=StrictRoute)
 
 Spec = Annotated[dict[str, Any], Body()]
 States = Annotated[str, Query(description="comma list of states; `live` is every state that is not terminal")]

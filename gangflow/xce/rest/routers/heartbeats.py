@@ -10,14 +10,14 @@ from fastapi import APIRouter, Query, Request, Response
 from gangflow.xce.core.inputs import TakeCoordination
 from gangflow.xce.core.state import TaskKey
 from gangflow.xce.rest.access import Asking, Caller, OfGroup, OfSlot, Service, Serving, client_of, require_newest, shown
-from gangflow.xce.rest.json_text import strict_json
+from gangflow.xce.rest.json_text import StrictRoute, strict_json
 from gangflow.xce.rest.messages import MAX_INT, BeatList, BeatView, Done, TermView
 from gangflow.xce.rest.port import Beat
 from gangflow.xce.rest.problems import Refusal, forbidden, not_found
 from gangflow.xce.rest.schema import HEARTBEAT_BYTES
 from gangflow.xce.rest.streams import message
 
-router = APIRouter(prefix="/groups/{group}", tags=["group services"])
+router = APIRouter(prefix="/groups/{group}", tags=["group services"], route_class=StrictRoute)
 BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}}
 """Read as bytes, for its limit is in bytes."""
 STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}

@@ -7,13 +7,14 @@ from fastapi import APIRouter, Response
 from gangflow.xce.core.inputs import ScaleGroup, StopMember
 from gangflow.xce.rest import rights
 from gangflow.xce.rest.access import Asking, Caller, OfGroup, OfMember, Serving, shown
+from gangflow.xce.rest.json_text import StrictRoute
 from gangflow.xce.rest.messages import Done, ScaleBody, ScaleView
 from gangflow.xce.rest.pages import LIST_LIMIT, Cursor, Limit, page
 from gangflow.xce.rest.problems import not_found
 from gangflow.xce.rest.schema import ChangeList, ChangeView
 from gangflow.xce.rest.views import change_view
 
-router = APIRouter(prefix="/groups/{group}", tags=["members"])
+router = APIRouter(prefix="/groups/{group}", tags=["members"], route_class=StrictRoute)
 
 
 @router.patch("/members", status_code=202, response_model=ScaleView)

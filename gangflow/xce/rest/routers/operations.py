@@ -5,11 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from gangflow.xce.rest.access import Service, Serving, shown
+from gangflow.xce.rest.json_text import StrictRoute
 from gangflow.xce.rest.messages import HealthView
 from gangflow.xce.rest.metrics import MEDIA_TYPE, metrics_text
 from gangflow.xce.rest.problems import Refusal
 
-router = APIRouter(tags=["operations"])
+router = APIRouter(tags=["operations"], route_class=StrictRoute)
 
 
 @router.get("/healthz", response_model=HealthView)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
+from gangflow.xce.rest.json_text import StrictRoute
 from gangflow.xce.rest.messages import ProblemView
 from gangflow.xce.rest.problems import not_enforced
 
-router = APIRouter(tags=["not enforced yet"], responses={501: {"model": ProblemView}})
+router = APIRouter(tags=["not enforced yet"], responses={501: {"model": ProblemView}}, route_class=StrictRoute)
 
 CALLS = (("POST", "/groups:plan", "planning a group before its submission"),)
 

@@ -14,11 +14,12 @@ from gangflow.xce.core.plan import REPORTABLE_CAUSES, Cause
 from gangflow.xce.core.state import Slot, TaskKey
 from gangflow.xce.ports import LogChunk
 from gangflow.xce.rest.access import Asking, Caller, OfGroup, OfSlot, Service, Serving, client_of, require_newest, shown
+from gangflow.xce.rest.json_text import StrictRoute
 from gangflow.xce.rest.messages import MAX_INT, Done, DrainBody, LogView, ReportBody, RestartBody, SignalBody
 from gangflow.xce.rest.problems import Refusal, not_found
 from gangflow.xce.rest.streams import message
 
-router = APIRouter(prefix="/groups/{group}/members/{member}/slots", tags=["slots"])
+router = APIRouter(prefix="/groups/{group}/members/{member}/slots", tags=["slots"], route_class=StrictRoute)
 
 LOG_BYTES = 1_048_576
 POLL_S = (0.1, 1.0)

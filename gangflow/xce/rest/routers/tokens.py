@@ -6,11 +6,12 @@ from fastapi import APIRouter, Response
 
 from gangflow.errors import Problem
 from gangflow.xce.rest.access import Caller, Serving, shown
+from gangflow.xce.rest.json_text import StrictRoute
 from gangflow.xce.rest.messages import TokenBody, TokenView
 from gangflow.xce.rest.problems import Refusal
 from gangflow.xce.rest.tokens import ADMIN, OWNER_NAME
 
-router = APIRouter(tags=["tokens"])
+router = APIRouter(tags=["tokens"], route_class=StrictRoute)
 
 
 @router.post("/tokens", status_code=201, response_model=TokenView)

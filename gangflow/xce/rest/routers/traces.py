@@ -9,13 +9,15 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from gangflow.xce.rest.access import Caller, OfGroup, Serving, find_slot, require_newest, shown
+from gangflow.xce.rest.json_text import StrictRoute
 from gangflow.xce.rest.messages import MAX_INT, Done
 from gangflow.xce.rest.schema import Body, View
 
-router = APIRouter(tags=["traces"])
+router = APIRouter(tags=["traces"], route_class=StrictRoute)
 SPANS_PER_CALL = 512
 ATTRIBUTES = 32
 
+Attribute = Annotated[int, Field(ge=-MAX_INT, le=MAX_INT)]
 SpanId = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
 
 
@@ -80,7 +82,7 @@ class SpanBody(Body):
     end_ms: int = Field(ge=1, le=MAX_INT)
     failed: bool = False
     message: str = Field("", max_length=4_000)
-    attributes: dict[str, str | int] = Field(default_factory=dict, max_length=ATTRIBUTES)
+    attributes: dict[str, str | Attribute] = Field(default_factory=dict, max_length=ATTRIBUTES)
 
 
 class SpansBody(Body):

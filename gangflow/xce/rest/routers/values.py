@@ -7,13 +7,13 @@ from fastapi import APIRouter, Response
 from gangflow.xce.core.inputs import PutValue
 from gangflow.xce.core.state import KeyValue
 from gangflow.xce.rest.access import Asking, Caller, OfGroup, Serving, shown
-from gangflow.xce.rest.json_text import strict_json
+from gangflow.xce.rest.json_text import StrictRoute, strict_json
 from gangflow.xce.rest.messages import ValueBody, ValueList, ValueView, VersionView
 from gangflow.xce.rest.pages import Cursor, Limit
 from gangflow.xce.rest.problems import Refusal
 from gangflow.xce.rest.schema import VALUE_BYTES
 
-router = APIRouter(prefix="/groups/{group}/kv", tags=["group services"])
+router = APIRouter(prefix="/groups/{group}/kv", tags=["group services"], route_class=StrictRoute)
 
 NAME_CHARACTERS = 256
 VALUES_LIMIT = 100
