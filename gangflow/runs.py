@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from gangflow import clusters, outcomes
 from gangflow.errors import Gone, NotFound, Unreachable, XceError
 from gangflow.home import Home, homes
-from gangflow.specs.group import CoStartGroup
+from gangflow.specs.group import CoStartGroup, grouped
 
 if TYPE_CHECKING:
     from gangflow.events import Event
     from gangflow.specs.cluster import ClusterSpec
     from gangflow.specs.coordinator import RLCoordinator
+    from gangflow.specs.member import Job, ReplicaSet
     from gangflow.xce.rest.client import Client
     from gangflow.xce.rest.messages import EventView
     from gangflow.xce.rest.schema import ChangeView, GroupView, WhyView
@@ -274,9 +275,10 @@ class Run:
 
 
 def launch(
-    group: CoStartGroup,
+    group: CoStartGroup | Job | ReplicaSet,
     coordinator: RLCoordinator | None = None,
     *,
+    name: str = "",
     address: str = "",
     cluster: ClusterSpec | None = None,
     runtime: str = "ray",
@@ -286,13 +288,14 @@ def launch(
     """Submit a group and return at once.
 
     Without an `address` (an XCE's URL, a kept cluster's home, or a Ray address) it starts a cluster of its own on this machine;
-    `cluster` describes its hosts. `coordinator` is short for the group's field of that name.
+    `cluster` describes its hosts. `coordinator` is short for the group's field of that name. A job or replica set alone is a
+    group of one: `launch(gf.Job(["train"]), name="train")`; without a name it is called after its program.
 
     Raises:
         SpecError: the group is wrong, or could never fit; nothing was created.
         SetupError, Unreachable: there is no cluster to submit to.
     """
-    group = coordinated(group, coordinator)
+    group = coordinated(grouped(group, name), coordinator)
     owns = not address
     used = (
         clusters.join_cluster(address, say=say)

@@ -12,6 +12,7 @@ from gangflow import clusters, outcomes
 from gangflow.errors import Gone, NotFound, Unreachable, XceError
 from gangflow.home import Home, homes
 from gangflow.runs import HORIZON_TRIES, LOG_PIECE, coordinated, here, the_one
+from gangflow.specs.group import grouped
 from gangflow.threads import in_thread
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from gangflow.specs.cluster import ClusterSpec
     from gangflow.specs.coordinator import RLCoordinator
     from gangflow.specs.group import CoStartGroup
+    from gangflow.specs.member import Job, ReplicaSet
     from gangflow.xce.rest.aclient import AsyncClient
     from gangflow.xce.rest.messages import EventView
     from gangflow.xce.rest.schema import ChangeView, GroupView, WhyView
@@ -248,9 +250,10 @@ async def until_ended(client: AsyncClient, group: str) -> GroupView:
 
 
 async def launch(
-    group: CoStartGroup,
+    group: CoStartGroup | Job | ReplicaSet,
     coordinator: RLCoordinator | None = None,
     *,
+    name: str = "",
     address: str = "",
     cluster: ClusterSpec | None = None,
     runtime: str = "ray",
@@ -263,7 +266,7 @@ async def launch(
         SpecError: the group is wrong, or could never fit; nothing was created.
         SetupError, Unreachable: there is no cluster to submit to.
     """
-    group = coordinated(group, coordinator)
+    group = coordinated(grouped(group, name), coordinator)
     owns = not address
     if owns:
         used = await in_thread(

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from gangflow.specs.base import Name, Owner, Spec, Text, Variable, Whole, check, later
+from gangflow.specs.base import MAX_NAME, Name, Owner, Spec, Text, Variable, Whole, check, later
 from gangflow.specs.claim_order import claim_faults
 from gangflow.specs.claims import Claim
 from gangflow.specs.coordinator import RLCoordinator
 from gangflow.specs.failure import Backoff, FailureRule
-from gangflow.specs.faults import MISSING, Fault, Loc, nearest
+from gangflow.specs.faults import MISSING, Fault, Loc, fault_error, nearest
 from gangflow.specs.member import AnyMember, Job, Pack, ReplicaSet, _claim_faults
 from gangflow.specs.quantity import Duration
 from gangflow.specs.scale import Ratios, Scale
@@ -190,6 +190,24 @@ class CoStartGroup(Spec):
             # A changed copy (`model_copy`) has its member in `members`.
             fields.update(fields.pop("members", {}).get(MAIN, {}))
         return fields
+
+
+def grouped(what: CoStartGroup | Job | ReplicaSet, name: str = "") -> CoStartGroup:
+    """A group as it is; a job or replica set alone as a group of one, called `name`, or else after its program.
+
+    Raises SpecError for a `name` beside a group, which has its own.
+    """
+    if not isinstance(what, CoStartGroup):
+        return CoStartGroup.of_one(name or _named_after(what.command[0]), what)
+    if name and name != what.name:
+        raise fault_error([Fault(("name",), name, f"no `name`: the group's own is {what.name!r}")])
+    return what
+
+
+def _named_after(program: str) -> str:
+    """`/usr/bin/Python3.11` → `python3`: what of it can be a name."""
+    stem = re.sub(r"[^a-z0-9]+", "-", program.rsplit("/", 1)[-1].lower().partition(".")[0]).strip("-")
+    return stem[:MAX_NAME] if re.fullmatch(r"[a-z].*", stem) and not _ID.fullmatch(stem) else "job"
 
 
 def _member_faults(group: CoStartGroup) -> Iterator[Fault]:

@@ -96,6 +96,20 @@ def test_members_run_where_they_were_submitted_from_unless_they_say_where(
     assert GROUP.members["a"].cwd == "", "the caller's group is as it was"
 
 
+def test_a_job_alone_is_submitted_as_a_plain_one(own: FakeCluster, tmp_path: Path) -> None:
+    run = runs.launch(gf.Job(["/usr/bin/Python3.11", "train.py"], cwd="/srv"))
+    assert run.name == "python3"
+    named = runs.launch(gf.ReplicaSet(["./9"], cwd="/srv"), name="serve")
+    assert named.name == "serve"
+    assert runs.launch(gf.Job(["./9"], cwd="/srv")).name == "job"
+    assert [gf.dump(group) for group in own.submitted[:2]] == [
+        "name: python3\njob:\n  command: [/usr/bin/Python3.11, train.py]\n  cwd: /srv\n",
+        "name: serve\nreplica_set:\n  command: [./9]\n  cwd: /srv\n",
+    ]
+    with pytest.raises(SpecError, match="no `name`: the group's own is 'mine'"):
+        runs.launch(GROUP, name="other")
+
+
 def test_a_coordinator_is_submitted_with_the_group_and_started(own: FakeCluster) -> None:
     group = gf.CoStartGroup("rl", {"actor": gf.Job(["train"]), "rollout": gf.ReplicaSet(["serve"], replicas=2, ports=["http"])})
     runs.launch(group, coordinator=gf.RLCoordinator(min_rollouts=2))
