@@ -30,7 +30,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class SubmitGroup:
-    """A new group."""
+    """A new group. Answers 201 with `id`; 409 `conflict` with the `id` of the live group that has its name."""
 
     plan: GroupPlan
     request: Request = Request()
@@ -38,7 +38,7 @@ class SubmitGroup:
 
 @dataclass(frozen=True, slots=True)
 class EndGroup:
-    """Tear the group down to `goal` (CANCELLED by DELETE, FAILED by a coordinator or an operator)."""
+    """Tear the group down to `goal` (CANCELLED by DELETE, FAILED by a coordinator or an operator). Answers `id`, `state`."""
 
     group: str
     goal: GroupState
@@ -49,7 +49,10 @@ class EndGroup:
 
 @dataclass(frozen=True, slots=True)
 class ReportSlot:
-    """A coordinator's verdict on an incarnation; the rules decide. Not the newest incarnation: refused (`superseded`)."""
+    """A coordinator's verdict on an incarnation; the rules decide. Answers `id`, `incarnation`.
+
+    Not the newest incarnation: 409 `superseded`, with the newest `incarnation`.
+    """
 
     group: str
     member: str
@@ -62,7 +65,7 @@ class ReportSlot:
 
 @dataclass(frozen=True, slots=True)
 class RestartSlot:
-    """An operator's restart, outside rules and budgets; also brings a RETIRED slot back."""
+    """An operator's restart, outside rules and budgets; also brings a RETIRED slot back. Answers `id`, `incarnation`."""
 
     group: str
     member: str
@@ -81,7 +84,10 @@ class TakeCoordination:
 
 @dataclass(frozen=True, slots=True)
 class PutValue:
-    """Compare-and-set of a small durable value; `expect` is the version that it replaces (0: must not exist; -1: any)."""
+    """Compare-and-set of a small durable value; `expect` is the version that it replaces (0: must not exist; -1: any).
+
+    Answers `version`; 409 `conflict` with the `version` that it has.
+    """
 
     group: str
     name: str

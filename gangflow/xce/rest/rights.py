@@ -128,10 +128,11 @@ def of_claim(caller: Principal, claim: Claim, state: State) -> Stand:
         return Stand.OWNER
     for user in users_of(state, claim.id):
         stand = of_group(caller, user)
-        if stand is Stand.OWNER:
-            return Stand.PART
         if stand is Stand.TASK:
             return stand
+        his = members_of(user, caller.owner) if stand is Stand.PART else ()
+        if stand is Stand.OWNER or any(plan.uses == claim.id and plan.scope in his for plan in user.plan.claims):
+            return Stand.PART
     return Stand.NOBODY
 
 

@@ -276,11 +276,10 @@ def claims_of(state: State, group: Group, sight: Sight = EVERYTHING) -> Iterator
     for claim in state.claims.values():
         if claim.group == group.id and of_claim(caller, claim, state) is not Stand.NOBODY:
             yield claim_view(state, claim, sight=sight)
-    if not sight.whole(group):
-        return
+    whole, his = sight.whole(group), sight.members(group)
     for plan in group.plan.claims:
         used = state.claims.get(plan.uses) if plan.uses else None
-        if used is not None:
+        if used is not None and (whole or plan.scope in his):
             yield claim_view(state, used, sight=sight, use=plan)
 
 
