@@ -20,6 +20,7 @@ from gangflow.recipes.grpo.build import build, cluster
 from gangflow.recipes.grpo.config import Config
 from gangflow.recipes.grpo.plot import read_metrics
 from gangflow.runs import Run, launch
+from tests.integration.live.cluster import until
 
 # A cluster's processes are meant to outlive the objects that started them.
 pytestmark = pytest.mark.filterwarnings("ignore:Exception ignored in. <function Popen:pytest.PytestUnraisableExceptionWarning")
@@ -40,11 +41,16 @@ def _launch(config: Config) -> Run:
     return launch(build(config), cluster=cluster(config), runtime="local")
 
 
-def _kill_at(run: Run, member: str, step: int) -> None:
-    """SIGKILL slot 0 of the member once the actor has done so many steps."""
+def _at(run: Run, step: int) -> None:
+    """Wait until the actor has done so many steps."""
     for beat in run.client.follow_beats(run.id):
         if beat.member == "actor" and (beat.body.get("step") or 0) >= step:
-            break
+            return
+
+
+def _kill_at(run: Run, member: str, step: int) -> None:
+    """SIGKILL slot 0 of the member once the actor has done so many steps."""
+    _at(run, step)
     slot = next(slot for found in run.status().members if found.name == member for slot in found.slots if slot.index == 0)
     run.client.signal(run.id, member, 0, slot.incarnation, signal.SIGKILL)
 
@@ -107,6 +113,32 @@ def test_a_killed_member_changes_nothing(member: str) -> None:
     assert result["policy"] == _in_one_process(config)
     assert result["samples"]["lost"] == 0
     assert result["incarnation"] == (2 if member == "actor" else 1)
+
+
+@pytest.mark.usefixtures("_own_root")
+def test_a_run_that_is_scaled_suspended_and_restarted_ends_with_the_same_policy() -> None:
+    """A rollout less and one more again, then nothing of it for a while, then all of it anew: coordinator, trainer and rollouts
+    find together again each time, and not one sample is another."""
+    config = SMALL.model_copy(update={"steps": 160})
+    with _launch(config) as run:
+        for step, rollouts in ((10, 1), (40, 2)):
+            _at(run, step)
+            change = run.scale(rollout=rollouts, wait=True)
+            assert change is not None
+            assert change.state == "DONE"
+        _at(run, 70)
+        run.suspend("somebody needs it more")
+        until(lambda: run.status().state == "SUSPENDED", lambda: run.status())
+        run.resume()
+        until(lambda: run.status().state == "RUNNING", lambda: run.status())
+        _at(run, 100)
+        run.restart(message="once more")
+        result, metrics = _ended(run)
+        assert _slot(run, "actor") == (3,)
+        assert run.status().epoch == 3
+    assert [entry["step"] for entry in metrics] == list(range(1, config.steps + 1))
+    assert result["policy"] == _in_one_process(config)
+    assert (result["samples"]["lost"], result["samples"]["duplicates"]) == (0, 0)
 
 
 @pytest.mark.slow
