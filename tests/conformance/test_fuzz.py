@@ -1,4 +1,4 @@
-"""The contract fuzzed from its own document: no 5xx, no hang, and answers that are what the document says they are.
+"""Property 40: the contract fuzzed from its own document, no 5xx, no hang, answers that are what the document says they are.
 
 `FUZZ_EXAMPLES` examples of every call (some seconds in all by default; `make nightly` runs many more).
 """

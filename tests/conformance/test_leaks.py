@@ -1,4 +1,4 @@
-"""Nothing leaks between owners: random requests of several, and a model of which words each of them may ever read."""
+"""Property 39: nothing leaks between owners: random requests of several, a model of which words each of them may ever read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole table of the failure policy: cause × action × state of group and slot, against an oracle from the design."""
+"""Property 38, the whole table of the failure policy: cause × action × state of group and slot, against the design's oracle."""
 
 from __future__ import annotations
 
