@@ -77,6 +77,8 @@ class XceError(GangflowError):
         self.status = status
         self.problem = problem or self.code
         """The stable code of the problem document: `not_found`, `superseded`, `fenced`, `conflict`, …"""
+        self.fields: dict[str, str | int] = {}
+        """What else it says, for programs: the `incarnation` that is the newest, the `state` that is in the way, …"""
 
 
 class NotFound(XceError):

@@ -240,3 +240,5 @@ class ProblemView(View):
     seq: int | None = None
     """With `gone`: where to list again."""
     problems: tuple[SpecProblem, ...] = ()
+    fields: dict[str, str | int] = Field(default_factory=dict)
+    """What else there is to say, for programs: the newest `incarnation`, the `state` in the way, what is short (`no_fit`)."""

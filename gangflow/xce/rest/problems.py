@@ -87,9 +87,17 @@ class Refusal(Exception):
     """A request is refused: what its problem document says."""
 
     def __init__(
-        self, status: int, code: str, detail: str, *, problems: Sequence[Problem] = (), headers: Mapping[str, str] | None = None
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        problems: Sequence[Problem] = (),
+        headers: Mapping[str, str] | None = None,
+        fields: Mapping[str, str | int] | None = None,
     ) -> None:
         super().__init__(detail)
+        self.fields = dict(fields or {})
         self.status = status
         self.code = code
         self.detail = detail
@@ -120,7 +128,12 @@ def not_enforced(what: str) -> Refusal:
 
 
 def problem_document(
-    status: int, code: str, detail: str, problems: Sequence[Problem] = (), seq: int | None = None
+    status: int,
+    code: str,
+    detail: str,
+    problems: Sequence[Problem] = (),
+    seq: int | None = None,
+    fields: Mapping[str, str | int] | None = None,
 ) -> ProblemView:
     """The document itself."""
     return ProblemView(
@@ -130,6 +143,7 @@ def problem_document(
         code=code,
         detail=detail,
         seq=seq,
+        fields=dict(fields or {}),
         problems=tuple(
             SpecProblem(path=p.path, value=p.value, expected=p.expected, nearest=p.nearest, line=p.line) for p in problems
         ),
@@ -141,14 +155,18 @@ def refused(reply: Reply, sight: Sight) -> Refusal:
     named = dict(reply.fields).get("id")
     if reply.code == "conflict" and isinstance(named, str) and not sight.sees_name(named):
         return Refusal(409, reply.code, "the name is taken")
-    return Refusal(reply.status, reply.code, sight.text(reply.message))
+    told = {name: sight.text(value) if isinstance(value, str) else value for name, value in reply.fields}
+    path = told.get("path")
+    problems = [Problem(str(path), "", reply.message)] if path and reply.status == 422 else []
+    return Refusal(reply.status, reply.code, sight.text(reply.message), problems=problems, fields=told)
 
 
 def problem_of(error: Exception) -> tuple[ProblemView, dict[str, str]]:
     """The document and extra headers for what a handler raised. Unknown exceptions say nothing of their inside."""
     headers: dict[str, str] = {}
     if isinstance(error, Refusal):
-        return problem_document(error.status, error.code, error.detail, error.problems), error.headers
+        document = problem_document(error.status, error.code, error.detail, error.problems, fields=error.fields)
+        return document, error.headers
     if isinstance(error, RequestValidationError):
         return problem_document(422, "invalid_request", "see problems", _malformed(error.errors())), headers
     if isinstance(error, HTTPException):

@@ -78,10 +78,13 @@ def refusal_of(status: int, content: bytes) -> GangflowError:
         return _JOURNAL[code](detail)
     if code == Gone.code:
         return Gone(detail, seq=int(document.get("seq") or 0), status=status)
-    lines = [detail, *map(str, problems)]
+    # A problem that says the same in the same words is not told twice.
+    lines = [detail, *(str(problem) for problem in problems if problem.expected != detail)]
     # Whatever a state does not allow now is a Conflict, whichever code says in what way (`no_fit`, `in_use`, …).
     kind = _REFUSALS.get(code, Conflict if status == 409 else XceError)
-    return kind("\n".join(line for line in lines if line), status=status, problem=code)
+    error = kind("\n".join(line for line in lines if line), status=status, problem=code)
+    error.fields = dict(document.get("fields") or {})
+    return error
 
 
 def unanswered(url: str, error: BaseException) -> GangflowError:

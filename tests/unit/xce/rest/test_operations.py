@@ -100,10 +100,16 @@ async def test_a_scale_answers_with_its_change(
     assert [(slot.member, slot.index) for slot in scaled.change.ups] == [("rollout", 1)]
     answering(controller, monkeypatch, Reply(fields=(("id", "g1"), ("change", ""))))
     assert (await admin.scale("grpo", {"rollout": 2})).change is None
-    answering(controller, monkeypatch, Reply(409, "no_fit", "gpus: 1 missing"))
-    with pytest.raises(XceError, match="gpus: 1 missing") as refusal:
+    reply = Reply(409, "no_fit", "gpus: 1 missing", (("id", "g1"), ("shortfall.gpus", 1_000)))
+    answering(controller, monkeypatch, reply)
+    with pytest.raises(Conflict, match="gpus: 1 missing") as refusal:
         await admin.scale("g1", {"rollout": 4})
-    assert (refusal.value.status, refusal.value.problem) == (409, "no_fit")
+    assert (refusal.value.status, refusal.value.problem, refusal.value.fields["shortfall.gpus"]) == (409, "no_fit", 1_000)
+    reply = Reply(422, "invalid", "at most 4 replicas of rollout, not 9", (("id", "g1"), ("path", "targets.rollout")))
+    answering(controller, monkeypatch, reply)
+    with pytest.raises(XceError) as refusal:
+        await admin.scale("g1", {"rollout": 9})
+    assert (refusal.value.message, refusal.value.fields["path"]) == (reply.message, "targets.rollout")
 
 
 async def test_changes_are_listed_and_found(admin: AsyncClient, controller: FakeController) -> None:
@@ -200,8 +206,9 @@ async def test_a_name_that_is_taken_is_taken_by_somebody(
         with pytest.raises(Conflict, match="the name is taken"):
             await carol.create_claim({"name": "data"})
         answering(controller, monkeypatch, Reply(409, "in_use", "claim data is used by g1, g2", (("groups", "g1,g2"),)))
-        with pytest.raises(XceError, match="used by g1, another group"):
+        with pytest.raises(XceError, match="used by g1, another group") as hidden:
             await alice.delete_claim("data")
+        assert hidden.value.fields == {"groups": "g1,another group"}
 
 
 async def test_a_caller_who_floods_waits_for_himself(
