@@ -8,7 +8,7 @@ from random import Random
 
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.limits import ENDED_KEPT_MS
-from gangflow.xce.core.plan import Action, BackoffPlan, Cause, RulePlan
+from gangflow.xce.core.plan import Action, BackoffPlan, Cause, ClaimPlan, RulePlan
 from gangflow.xce.core.state import GroupState
 from gangflow.xce.placement import Scheduler
 from tests.property.histories import History
@@ -39,8 +39,8 @@ def start_and_finish() -> Sequence[Batch]:
 
 
 def failures() -> Sequence[Batch]:
-    """Every action, paid from small budgets, until they are spent; probes that flap; starts that are refused."""
-    world = _world(2, 4, Faults(exit_fail=60, unready=40, hang=10, refuse=15))
+    """Every action, paid from small budgets, until they are spent; probes that flap; starts and claims that are refused."""
+    world = _world(2, 4, Faults(exit_fail=60, unready=40, hang=10, refuse=100, claim_fail=400))
     backoff = BackoffPlan(200, 2_000, 4_000)
     for action in Action:
         rules = (
@@ -48,7 +48,8 @@ def failures() -> Sequence[Batch]:
             RulePlan(Action.RESTART_MEMBER, "actor", causes=(Cause.APP_EXIT,), max_restarts=3, backoff=backoff),
         )
         members = (job(cpu=500), replicas(count=2, least=1, cpu=500, ready_timeout_ms=10_000))
-        world.feed(inp.SubmitGroup(plan(*members, name=f"{action.value.replace('_', '-')}", rules=rules)))
+        claims = (ClaimPlan("ckpt", timeout_ms=3_000), ClaimPlan("cache", scope="rollout", timeout_ms=3_000))
+        world.feed(inp.SubmitGroup(plan(*members, name=action.value.replace("_", "-"), rules=rules, claims=claims)))
     world.run(world.now_ms + 10 * MINUTE)
     return world.journal
 
