@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -14,7 +14,8 @@ from gangflow.specs.claim_order import claim_faults
 from gangflow.specs.claims import Claim
 from gangflow.specs.coordinator import RLCoordinator
 from gangflow.specs.failure import Backoff, FailureRule
-from gangflow.specs.faults import MISSING, Fault, Loc, fault_error, nearest
+from gangflow.specs.faults import MISSING, Fault, fault_error
+from gangflow.specs.group_checks import coordinator_faults, member_faults, ratio_faults, rule_faults
 from gangflow.specs.member import AnyMember, Job, Pack, ReplicaSet, _claim_faults
 from gangflow.specs.quantity import Duration
 from gangflow.specs.scale import Ratios, Scale
@@ -173,10 +174,10 @@ class CoStartGroup(Spec):
         faults = [
             *_claim_faults(self.claims),
             *claim_faults(self),
-            *_member_faults(self),
-            *_rule_faults(self),
-            *_coordinator_faults(self),
-            *_ratio_faults(self),
+            *member_faults(self),
+            *rule_faults(self),
+            *coordinator_faults(self),
+            *ratio_faults(self),
         ]
         if _ID.fullmatch(self.name):
             faults.append(Fault(("name",), self.name, "a name that is none of XCE's ids (g1, g2, …): calls take either"))
@@ -208,102 +209,3 @@ def _named_after(program: str) -> str:
     """`/usr/bin/Python3.11` → `python3`: what of it can be a name."""
     stem = re.sub(r"[^a-z0-9]+", "-", program.rsplit("/", 1)[-1].lower().partition(".")[0]).strip("-")
     return stem[:MAX_NAME] if re.fullmatch(r"[a-z].*", stem) and not _ID.fullmatch(stem) else "job"
-
-
-def _member_faults(group: CoStartGroup) -> Iterator[Fault]:
-    taken: dict[str, str] = {}
-    shared = [claim.name for claim in group.claims]
-    made: dict[str, str] = {}
-    for name, member in group.members.items():
-        for index, claim in enumerate(member.claims):
-            at = ("members", name, member.tag, "claims", index, "name")
-            # A slot's claim is made as `<claim>-<member>-<index>`.
-            stem = f"{claim.name}-{name}"
-            if claim.name in shared or any(re.fullmatch(f"{stem}-[0-9]+", other) for other in shared):
-                yield Fault(at, claim.name, "a claim of another name: a claim of the group has this one")
-            elif made.setdefault(stem, name) != name:
-                yield Fault(at, claim.name, f"a claim of another name: one of member {made[stem]} is made as {stem}, too")
-        for index, port in enumerate(member.ports):
-            # XCE_ADDRS_<MEMBER>_<PORT>: member `a-b` with port `c` would hide member `a` with port `b-c`.
-            variable = f"{name}-{port}"
-            if taken.setdefault(variable, name) != name:
-                loc = ("members", name, member.tag, "ports", index)
-                yield Fault(loc, port, f"another name: member {taken[variable]} has the same address variable")
-
-
-def _rule_faults(group: CoStartGroup) -> Iterator[Fault]:
-    for index, rule in enumerate(group.failure):
-        yield from _one_rule(group, ("failure", index), rule, rule.match.member)
-    for name, member in group.members.items():
-        for index, rule in enumerate(member.on_failure):
-            loc = ("members", name, member.tag, "on_failure", index)
-            if rule.match.member not in (None, name):
-                expected = f"no `member`: on_failure is about {name} only"
-                yield Fault((*loc, "match", "member"), rule.match.member, expected)
-            else:
-                yield from _one_rule(group, loc, rule, name)
-
-
-def _one_rule(group: CoStartGroup, loc: Loc, rule: FailureRule, name: str | None) -> Iterator[Fault]:
-    slot = rule.match.slot
-    if name is None:
-        if slot is not None:
-            yield Fault((*loc, "match", "slot"), slot, "a `member` beside it")
-        if rule.floor is not None:
-            yield Fault((*loc, "floor"), rule.floor, "a `match.member` that names a replica set")
-        return
-    member = group.members.get(name)
-    if member is None:
-        expected = "a member of the group: " + ", ".join(group.members)
-        yield Fault((*loc, "match", "member"), name, expected, nearest(name, group.members))
-        return
-    slots = member.most if isinstance(member, ReplicaSet) else 1
-    if slot is not None and slot >= slots:
-        yield Fault((*loc, "match", "slot"), slot, f"less than {slots}: {name} has {slots} slot(s)")
-    if rule.floor is None:
-        return
-    if not isinstance(member, ReplicaSet):
-        yield Fault((*loc, "floor"), rule.floor, f"no `floor`: {name} is a job")
-    elif rule.floor > member.replicas:
-        yield Fault((*loc, "floor"), rule.floor, f"at most `replicas`, {member.replicas}")
-
-
-def _ratio_faults(group: CoStartGroup) -> Iterator[Fault]:
-    services = [name for name, member in group.members.items() if isinstance(member, ReplicaSet)]
-    for index, ratio in enumerate(group.ratio):
-        wrong = False
-        for key in ("member", "to"):
-            name = getattr(ratio, key)
-            if name not in services:
-                wrong = True
-                expected = "a replica set of the group: " + (", ".join(services) or "it has none")
-                yield Fault(("ratio", index, key), name, expected, nearest(name, services))
-        if wrong:
-            continue
-        first, second = group.members[ratio.member], group.members[ratio.to]
-        assert isinstance(first, ReplicaSet)
-        assert isinstance(second, ReplicaSet)
-        if not ratio.holds(first.replicas, second.replicas):
-            value = f"{first.replicas}/{second.replicas}"
-            yield Fault(("ratio", index), value, f"{ratio} for the `replicas` of {ratio.member} and {ratio.to}")
-
-
-def _coordinator_faults(group: CoStartGroup) -> Iterator[Fault]:
-    coordinator = group.coordinator
-    if coordinator is None:
-        return
-    for key, kind, what in (("actor", Job, "a job"), ("rollout", ReplicaSet, "a replica set")):
-        name = getattr(coordinator, key)
-        fitting = [other for other, member in group.members.items() if isinstance(member, kind)]
-        if name not in fitting:
-            expected = f"{what} of the group: " + (", ".join(fitting) or "it has none")
-            yield Fault(("coordinator", key), name, expected, nearest(name, fitting))
-    rollout = group.members.get(coordinator.rollout)
-    if not isinstance(rollout, ReplicaSet):
-        return
-    if coordinator.port not in rollout.ports:
-        expected = f"a port of {coordinator.rollout}: " + (", ".join(rollout.ports) or "it has none")
-        yield Fault(("coordinator", "port"), coordinator.port, expected, nearest(coordinator.port, rollout.ports))
-    if coordinator.min_rollouts > rollout.replicas:
-        expected = f"at most the {rollout.replicas} replica(s) of {coordinator.rollout}"
-        yield Fault(("coordinator", "min_rollouts"), coordinator.min_rollouts, expected)

@@ -45,5 +45,5 @@ class RunWarning(Spec):
     before: Annotated[Duration, Field(ge=1)]
     """The end of the runtime limit; less than the limit."""
     signal: Annotated[str, BeforeValidator(_signal)] = "SIGURG"
-    """With or without `SIG`. The default is ignored by programs that do not ask for it, but does not reach into containers: there
-    name another one. Most others end a program that does not ask for them."""
+    """With or without `SIG`. The default is ignored by programs that do not ask for it, but does not reach into containers:
+    there name another one. Most others end a program that does not ask for them."""

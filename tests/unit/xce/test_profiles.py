@@ -78,12 +78,12 @@ def test_what_the_member_gives_wins_also_where_it_is_the_default() -> None:
         termination_grace="10s",
         drain=0,
         runtime_limit="1h",
-        warning=RunWarning("1m"),
+        warning=RunWarning("1m", "USR2"),
         container="own:2",
         live={"http": {"port": "http", "path": "/live"}},
     )
     assert (plan.ready_timeout_ms, plan.grace_ms, plan.drain_ms) == (600_000, 10_000, 0)
-    assert (plan.runtime_limit_ms, plan.warn_before_ms, plan.warn_signal) == (3_600_000, 60_000, 23)
+    assert (plan.runtime_limit_ms, plan.warn_before_ms, plan.warn_signal) == (3_600_000, 60_000, 12)
     assert plan.container is not None
     assert plan.container.image == "own:2"
     assert plan.live is not None
@@ -194,6 +194,7 @@ def _fields(member: MemberPlan) -> dict[str, Any]:
         ({"ready": {"exec": {"command": ["x"]}}}, "members.a.replica_set.ready", "has no `probe`", ""),
         ({"warning": {"before": "2h"}}, "members.a.replica_set.warning.before", "less than `runtime_limit`, 2h", ""),
         ({"runtime_limit": "1m"}, "members.a.replica_set.profile", "`warning.before` is '5m'", ""),
+        ({"warning": {"before": "1m"}}, "members.a.replica_set.warning.signal", "keep SIGURG for themselves", ""),
         ({"cwd": "rel"}, "members.a.replica_set.cwd", "an absolute path", ""),
         ({"profile": "cheap", "resreq": "rusage[licnce=1]"}, "members.a.replica_set.resreq", "a resource", "licence"),
     ],
