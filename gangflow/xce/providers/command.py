@@ -27,7 +27,9 @@ import json
 import os
 import re
 import signal
+import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,8 +46,8 @@ TAIL_LINES = 5
 TAIL_CHARACTERS = 1_000
 TERM_S = 0.5
 """From SIGTERM to SIGKILL."""
-LINGER_S = 0.5
-"""After its end, for what it printed: somebody that it left behind may hold its stdout open for ever."""
+TRIM_BYTES, TRIM_S = 8 << 20, 1.0
+"""What it prints is cut to its end when it is more than this, looked at so often."""
 
 
 class CommandFailed(RuntimeError):
@@ -134,71 +136,62 @@ def _environment(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 async def _run(verb: str, parameters: tuple[tuple[str, str], ...], document: dict[str, Any]) -> tuple[str, Outcome]:
-    """The script and how it ended. When this is cancelled, its process group is killed first."""
+    """The script and how it ended. When this is cancelled, its process group is killed first.
+
+    It reads and writes files: whoever it leaves behind may hold them open for as long as it likes.
+    """
     script = dict(parameters).get("script", "")
     if not os.path.isabs(script):
         raise CommandFailed(f"parameters.script must be an absolute path, not {script!r}")
-    try:
-        process = await asyncio.create_subprocess_exec(
-            script,
-            verb,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-            cwd="/",
-            env=_environment(document),
-        )
-    except OSError as error:
-        raise CommandFailed(f"{script} cannot be run: {error.strerror or error}") from error
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
-    ends = [asyncio.ensure_future(_end_of(stream)) for stream in (process.stdout, process.stderr)]
-    try:
+    with ExitStack() as files:
+        asked, out, err = (files.enter_context(tempfile.TemporaryFile("a+b", buffering=0)) for _ in range(3))
+        asked.write(json.dumps(document).encode())
+        asked.seek(0)
         try:
-            process.stdin.write(json.dumps(document).encode())
-            await process.stdin.drain()
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # it does not care
-        process.stdin.close()
-        code = await process.wait()
-        await asyncio.wait(ends, timeout=LINGER_S)
-    except asyncio.CancelledError:
-        await _kill(process)
-        raise
-    finally:
-        for end in ends:
-            end.cancel()
-        await asyncio.wait(ends)
-        process._transport.close()  # type: ignore[attr-defined]  # else its pipes stay open as long as anybody holds them
-    told = [bytes(end.result()).decode(errors="replace") if not end.cancelled() else "" for end in ends]
-    return script, Outcome(code, *told)
+            process = await asyncio.create_subprocess_exec(
+                script,
+                verb,
+                stdin=asked,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                cwd="/",
+                env=_environment(document),
+            )
+        except OSError as error:
+            raise CommandFailed(f"{script} cannot be run: {error.strerror or error}") from error
+        ended = asyncio.ensure_future(process.wait())
+        try:
+            while not (await asyncio.wait([ended], timeout=TRIM_S))[0]:
+                for file in (out, err):
+                    _trim(file.fileno())
+        except asyncio.CancelledError:
+            await _kill(process.pid, ended)
+            raise
+        return script, Outcome(ended.result(), _end_of(out.fileno()), _end_of(err.fileno()))
 
 
-async def _end_of(stream: asyncio.StreamReader) -> bytearray:
-    """The last that a stream says, to its end or until this is cancelled."""
-    kept = bytearray()
-    try:
-        while chunk := await stream.read(KEEP_BYTES):
-            kept = (kept + chunk)[-KEEP_BYTES:]
-    except asyncio.CancelledError:
-        pass  # what it said so far counts
-    return kept
+def _trim(fd: int) -> None:
+    """Of a file that is written to its end, keep the end only."""
+    if os.fstat(fd).st_size > TRIM_BYTES:
+        kept = _end_of(fd).encode()
+        os.ftruncate(fd, 0)
+        os.write(fd, kept)
 
 
-async def _kill(process: asyncio.subprocess.Process) -> None:
+def _end_of(fd: int) -> str:
+    size = os.fstat(fd).st_size
+    return os.pread(fd, KEEP_BYTES, max(0, size - KEEP_BYTES)).decode(errors="replace")
+
+
+async def _kill(leader: int, ended: asyncio.Future[int]) -> None:
     """The whole process group, and wait for its leader."""
     for number, patience in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, None)):
         try:
-            os.killpg(process.pid, number)
+            os.killpg(leader, number)
         except ProcessLookupError:
             return
-        try:
-            async with asyncio.timeout(patience):
-                await process.wait()
-        except TimeoutError:
-            continue
+        await asyncio.wait([ended], timeout=patience)
 
 
 def _last(text: str, lines: int) -> str:

@@ -129,3 +129,26 @@ async def test_what_is_not_due_any_more_is_stopped(bench: Bench) -> None:
     await until(lambda: bench.provider.cancelled == 1)
     assert not bench.work
     assert bench.reports == []
+
+
+async def test_a_provider_that_cannot_be_loaded_says_why(bench: Bench) -> None:
+    class Broken(dict[str, FakeProvider]):
+        def __getitem__(self, name: str) -> FakeProvider:
+            raise RuntimeError("claim provider 'x' cannot be loaded: no licence")
+
+    work = ClaimWork(Broken(x=bench.provider), bench._report, lambda request: 10.0)
+    work.issue([Provision("c1", 1, "g1", "ckpt", "x", ())])
+    await until(lambda: bench.reports)
+    assert bench.reports == [ClaimFailed("c1", 1, "claim provider 'x' cannot be loaded: no licence")]
+    await work.close()
+
+
+async def test_a_retained_claim_is_known_to_its_provider_by_its_first_id(bench: Bench) -> None:
+    bench.work.issue([Release("g1-ckpt", "g1", "ckpt", "fake", "/claims/ckpt", False, made_as="g1/ckpt")])
+    await until(lambda: bench.reports)
+    assert bench.reports == [ClaimReleased("g1-ckpt")]
+    assert [request.claim for request in bench.provider.released] == ["g1/ckpt"]
+    bench.work.issue([Provision("g1-ckpt", 3, "g1", "ckpt", "fake", (), made_as="g1/ckpt")])
+    await until(lambda: len(bench.reports) == 2)
+    assert bench.reports[1] == ClaimReady("g1-ckpt", 3, "/claims/ckpt")
+    assert bench.provider.provisioned[0].claim == "g1/ckpt"

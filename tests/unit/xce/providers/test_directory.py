@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gangflow.xce.core.effects import Provision, Release
+from gangflow.xce.ports import Held
 from gangflow.xce.providers import directory
 from gangflow.xce.providers.directory import ClaimRefused, DirectoryProvider
 from gangflow.xce.providers.registry import NAMES, standard_providers
@@ -157,3 +158,38 @@ async def test_what_an_abandoned_provision_still_makes_is_released_too(tmp_path:
 
 def test_the_registry_names_what_there_is(tmp_path: Path) -> None:
     assert tuple(standard_providers(tmp_path)) == NAMES
+
+
+async def test_a_standalone_claim_has_a_folder_of_no_group(tmp_path: Path) -> None:
+    provider = DirectoryProvider(tmp_path)
+    alone = Path((await provider.provision(provision("data", "data", group=""))).path)
+    assert alone == tmp_path / "claims" / "standalone" / "data"
+    shared = Path((await provider.provision(provision("more", "more", group="", parameters=(("path", str(tmp_path)),)))).path)
+    assert shared.parent.name.endswith("-standalone")
+    for claim, path in (("data", alone), ("more", shared)):
+        await provider.release(Release(claim, "", claim, "directory", str(path), False))
+        assert not path.exists()
+
+
+async def test_what_was_retained_and_then_deleted_is_removed(tmp_path: Path) -> None:
+    """A retained claim is made as `g1/ckpt`, lives on as `g1-ckpt`, and is known by its first id to the end."""
+    provider = DirectoryProvider(tmp_path)
+    path = Path((await provider.provision(provision(retain=True))).path)
+    (path / "weights").write_text("w")
+    assert (await provider.provision(provision(attempt=2))).path == str(path)  # lost and made again
+    assert (path / "weights").exists()
+    await provider.release(release(str(path)))
+    assert not path.exists()
+
+
+async def test_a_folder_that_is_gone_is_found_missing(tmp_path: Path) -> None:
+    provider = DirectoryProvider(tmp_path)
+    path = Path((await provider.provision(provision())).path)
+    held = Held("g1/ckpt", "g1", "ckpt", "directory", str(path))
+    assert await provider.check(held) == ""
+    path.rmdir()
+    assert await provider.check(held) == f"{path} is not there any more"
+    path.write_text("")
+    assert await provider.check(held) == f"{path} is no folder any more"
+    with pytest.raises(OSError, match="Not a directory"):
+        await provider.check(Held("g1/ckpt", "g1", "ckpt", "directory", f"{path}/x/y"))
