@@ -1,3 +1,4 @@
+# ruff: noqa: ASYNC240 — a test may look at the disk
 """An agent's models: made once for all who want it, as long as somebody asks, and never while the loop waits."""
 
 from __future__ import annotations
