@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gangflow import clusters, outcomes
 from gangflow.errors import Gone, NotFound, Unreachable, XceError
@@ -283,6 +283,7 @@ def launch(
     cluster: ClusterSpec | None = None,
     runtime: str = "ray",
     dashboard: bool = False,
+    delegation: Sequence[str] = (),
     say: clusters.Say = clusters.silent,
 ) -> Run:
     """Submit a group and return at once.
@@ -303,7 +304,7 @@ def launch(
         else clusters.own_cluster(group.name, cluster, runtime=runtime, dashboard=dashboard, say=say)
     )
     try:
-        return submit(group, used, owns=owns)
+        return submit(group, used, owns=owns, delegation=delegation)
     except BaseException:
         if owns:
             used.stop()
@@ -326,13 +327,18 @@ def here(group: CoStartGroup) -> CoStartGroup:
     return group.model_copy(update={"members": members})
 
 
-def submit(group: CoStartGroup, cluster: clusters.Cluster, *, owns: bool = False) -> Run:
+def delegated(tokens: Sequence[str]) -> dict[str, Any]:
+    """How delegation tokens are handed to a client."""
+    return {"delegation": tokens} if tokens else {}
+
+
+def submit(group: CoStartGroup, cluster: clusters.Cluster, *, owns: bool = False, delegation: Sequence[str] = ()) -> Run:
     """Submit a group to a cluster that is there, and start its coordinator if it has one.
 
     As in LSF, a member that names no working directory runs in the one that it was submitted from.
     """
     with cluster.client() as client:
-        submitted = client.submit(here(group))
+        submitted = client.submit(here(group), **delegated(delegation))
     if group.coordinator is not None:
         try:
             cluster.coordinate(submitted.id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gangflow import clusters, outcomes
 from gangflow.errors import Gone, NotFound, Unreachable, XceError
 from gangflow.home import Home, homes
-from gangflow.runs import HORIZON_TRIES, LOG_PIECE, coordinated, here, the_one
+from gangflow.runs import HORIZON_TRIES, LOG_PIECE, coordinated, delegated, here, the_one
 from gangflow.specs.group import grouped
 from gangflow.threads import in_thread
 
@@ -258,6 +258,7 @@ async def launch(
     cluster: ClusterSpec | None = None,
     runtime: str = "ray",
     dashboard: bool = False,
+    delegation: Sequence[str] = (),
     say: clusters.Say = clusters.silent,
 ) -> AsyncRun:
     """Submit a group; `gangflow.launch` for an event loop. Cancelled while it starts a cluster, it leaves none behind.
@@ -276,16 +277,16 @@ async def launch(
     else:
         used = await in_thread(lambda: clusters.join_cluster(address, say=say))
     try:
-        return await _submit(group, used, owns=owns)
+        return await _submit(group, used, delegation, owns=owns)
     except BaseException:
         if owns:
             await in_thread(used.stop)
         raise
 
 
-async def _submit(group: CoStartGroup, cluster: clusters.Cluster, *, owns: bool) -> AsyncRun:
+async def _submit(group: CoStartGroup, cluster: clusters.Cluster, delegation: Sequence[str], *, owns: bool) -> AsyncRun:
     async with cluster.aclient() as client:
-        submitted = await client.submit(here(group))
+        submitted = await client.submit(here(group), **delegated(delegation))
         if group.coordinator is not None:
             try:
                 await in_thread(lambda: cluster.coordinate(submitted.id))

@@ -16,7 +16,8 @@ CLOSE_S = 5.0
 class IoThread:
     """Started at first use; a daemon, so that a hanging request never keeps the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "gangflow-io") -> None:
+        self._name = name
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -37,7 +38,7 @@ class IoThread:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._run, args=(self._loop,), name="gangflow-io", daemon=True)
+                self._thread = threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True)
                 self._thread.start()
             return self._loop
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 URL = "http://xce.test"
 TOKEN = "the admin of a cluster for tests"  # noqa: S105 - it opens nothing but this
+IO_THREAD = "gangflow-testing"
 _numbers = itertools.count(1)
 
 
@@ -54,7 +56,8 @@ class FakeCluster(Faults, Checks):
         self.folder = Path(mkdtemp(prefix="gangflow-testing-"))
         """Where claims are, and whatever a test wants to put there; gone when the cluster is closed."""
         self._coordinates = coordinate
-        self._io = IoThread()
+        self._closed = False
+        self._io = IoThread(IO_THREAD)
         self.xce: FakeXCE = self.do(lambda: FakeXCE(Machines(host_facts(spec), self.folder, ready=ready), spec.levels))
         """The controller itself. Only for what has no method here, inside `do`."""
         self._app = create_app(self.xce, admin_token=TOKEN, cluster=spec)
@@ -64,11 +67,15 @@ class FakeCluster(Faults, Checks):
         clusters.IN_PROCESS[self.address] = self
 
     def do(self, work: Callable[[], T]) -> T:
-        """Do something with `xce` in its own thread; returns (or raises) what that does."""
+        """Do something with `xce` in its own thread; returns (or raises) what that does. Not from within another `do`."""
 
         async def doing() -> T:
             return work()
 
+        if self._closed:
+            raise RuntimeError(f"{self.name} was closed")
+        if threading.current_thread().name == IO_THREAD:
+            raise RuntimeError("what runs inside `do` uses `xce`; the methods of the cluster would wait for themselves")
         return self._io.submit(doing()).result()
 
     # --- as `gangflow.launch` sees it
@@ -174,7 +181,11 @@ class FakeCluster(Faults, Checks):
         async def end() -> None:
             end_streams(self._app)
 
+        if self._closed:
+            return
+        self._closed = True
         self._io.submit(end()).result()
+        self._served.close()
         self._client.close()
         self._io.close()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import httpx
@@ -15,6 +17,7 @@ from gangflow.member.io import IoThread
 
 T = TypeVar("T")
 App = Callable[..., Coroutine[Any, Any, None]]
+GONE = "the cluster for tests was closed"
 
 
 class Served:
@@ -23,6 +26,7 @@ class Served:
     def __init__(self, app: App, io: IoThread) -> None:
         self._app = app
         self._io = io
+        self._closed = False
 
     def sync(self) -> httpx.BaseTransport:
         """For `httpx.Client`."""
@@ -32,18 +36,37 @@ class Served:
         """For `httpx.AsyncClient`."""
         return _Awaited(self)
 
+    def close(self) -> None:
+        """Nobody is served any more: who asks, or waits, is told so as by a server that has gone."""
+        self._closed = True
+
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Its result, for a thread that may block."""
-        future = self._io.submit(work)
+        future = self._begin(work)
         try:
             return future.result()
+        except CancelledError:
+            raise httpx.ReadError(GONE) from None
         except BaseException:
             future.cancel()
             raise
 
     async def hop(self, work: Coroutine[Any, Any, T]) -> T:
         """Its result, for another event loop. Cancelling the caller cancels it."""
-        return await asyncio.wrap_future(self._io.submit(work))
+        future = self._begin(work)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise httpx.ReadError(GONE) from None
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        if self._closed:
+            work.close()
+            raise httpx.ConnectError(GONE)
+        return self._io.submit(work)
 
     async def exchange(self, request: httpx.Request, body: bytes) -> _Exchange:
         """Runs in the app's loop: returns when the head of the answer is there."""
@@ -130,7 +153,8 @@ class _BlockingBody(httpx.SyncByteStream):
             yield chunk
 
     def close(self) -> None:
-        self._served.wait(self._exchange.close())
+        with suppress(httpx.TransportError):  # Closed with everything else.
+            self._served.wait(self._exchange.close())
 
 
 class _Awaited(httpx.AsyncBaseTransport):
@@ -152,4 +176,5 @@ class _AwaitedBody(httpx.AsyncByteStream):
             yield chunk
 
     async def aclose(self) -> None:
-        await self._served.hop(self._exchange.close())
+        with suppress(httpx.TransportError):
+            await self._served.hop(self._exchange.close())

@@ -46,6 +46,8 @@ class FakeXCE:
         self.machines = machines
         self.records: list[Stamped] = []
         self.horizon = 0
+        self.watched = 0
+        """Streams of events that are open now."""
         self.standin = StandIn()
         self.logs: dict[tuple[TaskKey, str], str] = {}
         self._now_ms = now_ms
@@ -114,15 +116,19 @@ class FakeXCE:
     async def events(self, after: int) -> AsyncIterator[Stamped]:
         if after > self.seq:
             raise Gone(f"seq {after} is beyond this journal, which ends at {self.seq}", seq=self.seq)
-        while True:
-            if after < self.horizon:
-                raise Gone(f"events up to {self.horizon} are not kept any more", seq=self.seq)
-            more = self._more
-            for stamped in self.records[after : after + 256]:
-                yield stamped
-                after = stamped.seq
-            if after >= self.seq:
-                await more.wait()
+        self.watched += 1
+        try:
+            while True:
+                if after < self.horizon:
+                    raise Gone(f"events up to {self.horizon} are not kept any more", seq=self.seq)
+                more = self._more
+                for stamped in self.records[after : after + 256]:
+                    yield stamped
+                    after = stamped.seq
+                if after >= self.seq:
+                    await more.wait()
+        finally:
+            self.watched -= 1
 
     async def beat(self, key: TaskKey, body: Mapping[str, Any]) -> None:
         group = self.state.groups.get(key.group)

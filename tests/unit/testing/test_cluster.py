@@ -13,7 +13,7 @@ import pytest
 
 import gangflow as gf
 from gangflow import clusters, events
-from gangflow.errors import Conflict, Gone, NotFound, SpecError, Unauthorized
+from gangflow.errors import Conflict, Gone, NotFound, SpecError, Unauthorized, Unreachable
 from gangflow.testing import FakeCluster, cluster
 from gangflow.testing.fixtures import gangflow_cluster  # noqa: F401 - a fixture
 from gangflow.xce.core.invariants import check
@@ -290,3 +290,81 @@ assert not {"pytest", "ray", "tests"} & set(sys.modules)
 
 def test_the_fixture(gangflow_cluster: FakeCluster) -> None:  # noqa: F811 - by its name
     assert [host.name for host in gangflow_cluster.spec.hosts] == ["h0", "h1", "h2", "h3"]
+
+
+def test_a_runtime_limit_passes_in_the_clocks_time(here: FakeCluster) -> None:
+    limited = gf.Job(
+        ["x"], runtime_limit="10m", warning={"before": "1m", "signal": "USR1"}, on_failure=[gf.FailureRule("fail_group")]
+    )
+    here.launch(gf.CoStartGroup("limited", {"main": limited}))
+    here.advance(8 * 60)
+    here.assert_no_event(events.SlotWarned)
+    here.advance(2 * 60 - 1)
+    here.assert_event(events.SlotWarned, member="main")
+    here.until("FAILED", within=60)
+    here.assert_event(events.SlotFailed, cause="run_limit")
+
+
+def test_standalone_claims_are_made_used_and_lost(here: FakeCluster) -> None:
+    client = here.client()
+    client.create_claim({"name": "data", "provider": "directory"})
+    here.assert_event(events.ClaimReady, claim="data", group="")
+    run = here.launch(rl(claims=[gf.Claim("set", uses="data")]))
+    assert run.status().state == "RUNNING"
+    assert Path(here.environment("actor")["XCE_CLAIM_SET"]) == here.folder / "claims" / "data"
+    with pytest.raises(Conflict):
+        client.delete_claim("data")
+    here.lose_claim("data", "the disk is empty")
+    here.assert_event(events.ClaimLost, claim="data", message="the disk is empty")
+    run.cancel()
+    client.close()
+
+
+def test_owners_and_delegations(here: FakeCluster) -> None:
+    with here.client() as admin:
+        alice, bob = (admin.make_token(owner=name).token for name in ("alice", "bob"))
+    with here.client_of(alice) as hers, here.client_of(bob) as his:
+        hers.submit({"name": "mine", "job": {"command": ["x"]}})
+        assert [view.name for view in hers.groups().groups] == ["mine"]
+        assert his.groups().groups == ()
+        with pytest.raises(NotFound):
+            his.group("mine")
+
+
+def test_methods_inside_do_would_wait_for_themselves(here: FakeCluster) -> None:
+    with pytest.raises(RuntimeError, match="inside `do`"):
+        here.do(lambda: here.advance(1))
+
+
+def test_what_is_closed_says_so_and_ends_who_waits() -> None:
+    with cluster(hosts=1) as here:
+        run = here.launch(rl())
+        ended: list[BaseException] = []
+        began = threading.Event()
+
+        def watch() -> None:
+            try:
+                for _ in run.events():
+                    began.set()
+            except BaseException as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        assert began.wait(20)
+    thread.join(20)
+    assert isinstance(ended[0], Unreachable)
+    with pytest.raises(RuntimeError, match="was closed"):
+        here.advance(1)
+    here.close()
+
+
+async def test_what_is_closed_ends_tasks_with_an_error_not_with_a_cancellation() -> None:
+    with cluster(hosts=1) as here:
+        run = await gf.aio.launch(rl(), address=here.address)
+        waiting = asyncio.create_task(run.wait())
+        while not here.do(lambda: here.xce.watched):
+            await asyncio.sleep(0)
+    with pytest.raises(Unreachable):
+        await waiting
+    await run.close()
