@@ -7,6 +7,7 @@ from itertools import islice
 
 from gangflow.xce.core.events import AnswersForgotten, CommandAnswered
 from gangflow.xce.core.inputs import Reply, Request
+from gangflow.xce.core.layers import first
 from gangflow.xce.core.limits import ANSWERS_FORGOTTEN_AT_ONCE, ANSWERS_KEPT_MAX, ANSWERS_KEPT_MS
 from gangflow.xce.core.state import Answer
 from gangflow.xce.core.turn import Turn
@@ -35,6 +36,9 @@ def remember(turn: Turn, request: Request, reply: Reply) -> None:
 
 def forget(turn: Turn) -> None:
     """Answers that are older than they are kept."""
+    oldest = first(turn.draft.answers)
+    if oldest is None or oldest[1].at_ms + ANSWERS_KEPT_MS > turn.now_ms:
+        return
     old = []
     for key, answer in turn.draft.answers.items():
         if answer.at_ms + ANSWERS_KEPT_MS > turn.now_ms:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from gangflow.xce.core.asks import Ask, AskKind, Grant, Refusal, Schedule, SlotAsk
 from gangflow.xce.core.changes import granted, open_change
@@ -18,6 +17,7 @@ from gangflow.xce.core.recovery import all_gone, to_replace
 from gangflow.xce.core.start import grant_group, place, replace_group
 from gangflow.xce.core.state import Group, GroupState, Next, PendCode, Reason, Slot, SlotState, State
 from gangflow.xce.core.turn import SlotId, Turn
+from gangflow.xce.renew import replace
 
 G, S = GroupState, SlotState
 NOT_LOOKED_AT = Reason(PendCode.WAITING_TURN, "not looked at yet")

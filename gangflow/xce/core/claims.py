@@ -5,8 +5,6 @@ What happens to every claim alike is here, too: a provider's answers, its deadli
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.claim_ids import bound_to, claim_id, claims_for, claims_of, names, retained_id
 from gangflow.xce.core.events import ClaimChanged, ClaimForgotten
@@ -14,6 +12,7 @@ from gangflow.xce.core.plan import BackoffPlan, ClaimPlan
 from gangflow.xce.core.policy import grow
 from gangflow.xce.core.state import Claim, ClaimState, Group, HostState, Slot, SlotState
 from gangflow.xce.core.turn import Turn
+from gangflow.xce.renew import replace
 
 C = ClaimState
 HELD = frozenset({C.PROVISIONING, C.READY, C.FAILED, C.LOST})
@@ -26,7 +25,7 @@ THERE = frozenset({HostState.UP, HostState.CLOSED})
 
 def move(turn: Turn, claim: Claim, state: ClaimState, **fields: object) -> None:
     """One edge of a claim. Deadline and message are those of the new state."""
-    changed = replace(claim, state=state, since_ms=turn.now_ms, **{"until_ms": 0, "message": "", **fields})  # type: ignore[arg-type]
+    changed = replace(claim, state=state, since_ms=turn.now_ms, **{"until_ms": 0, "message": "", **fields})
     turn.emit(ClaimChanged(changed))
 
 

@@ -43,10 +43,10 @@ NOTHING_TO_RESTART = {
 
 def submit(turn: Turn, command: inp.SubmitGroup) -> Reply:
     """A new group, PENDING; the name of a group that lives is taken."""
-    for group in turn.draft.groups.values():
-        if group.plan.name == command.plan.name and not group.state.terminal:
-            text = f"a group called {group.plan.name!r} lives already: {group.id} is {group.state.value}"
-            return Reply(409, "conflict", text, (("id", group.id),))
+    group = turn.living(command.plan.name)
+    if group is not None:
+        text = f"a group called {group.plan.name!r} lives already: {group.id} is {group.state.value}"
+        return Reply(409, "conflict", text, (("id", group.id),))
     never = turn.never_fits(turn.before, command.plan) if turn.never_fits is not None else None
     if never is not None:
         return Reply(422, never.code.value.lower(), never.text)

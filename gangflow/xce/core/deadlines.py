@@ -6,6 +6,7 @@ from gangflow.xce.core.changes import open_change
 from gangflow.xce.core.claim_ids import claims_of
 from gangflow.xce.core.counts import ACTIVE, RUNS, at_rest
 from gangflow.xce.core.floors import floor_deadline
+from gangflow.xce.core.layers import first
 from gangflow.xce.core.limits import ANSWERS_KEPT_MS, ENDED_KEPT_MS, FORGET_EVERY_MS
 from gangflow.xce.core.runtime_limit import limit_of, warn_at
 from gangflow.xce.core.state import Claim, ClaimState, Group, GroupState, HostState, PendCode, Reason, SlotState, State
@@ -76,10 +77,9 @@ def _passed_over(reason: Reason | None) -> bool:
 
 def answers_deadline(state: State) -> int:
     """When the oldest remembered answer is forgotten; 0 means there is none."""
-    for answer in state.answers.values():
-        # In order of time. A little late, so that many are forgotten by one event.
-        return answer.at_ms + ANSWERS_KEPT_MS + FORGET_EVERY_MS
-    return 0
+    oldest = first(state.answers)
+    # In order of time. A little late, so that many are forgotten by one event.
+    return oldest[1].at_ms + ANSWERS_KEPT_MS + FORGET_EVERY_MS if oldest is not None else 0
 
 
 def next_deadline(state: State) -> int | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
+from gangflow.xce.core.layers import changeable, frozen
 from gangflow.xce.core.state import Answer, Claim, Group, Host, KeyValue, Slot, State
+from gangflow.xce.renew import replace
 
 
 class Draft:
@@ -20,12 +21,16 @@ class Draft:
 
     def __init__(self, base: State, now_ms: int) -> None:
         self._base = base
-        self._maps: dict[str, dict[Any, Any]] = {}
+        self._maps: dict[str, MutableMapping[Any, Any]] = {}
         self._changes: dict[str, Any] = {}
         self._opened: dict[str, Group] = {}
         self.now_ms = now_ms
 
     # --- reading ------------------------------------------------------------------------------------------------------
+
+    def group(self, group_id: str) -> Group | None:
+        """The group as it is now; None if there is none of that id."""
+        return self._opened.get(group_id) or self.groups.get(group_id)
 
     @property
     def groups(self) -> Mapping[str, Group]:
@@ -69,11 +74,11 @@ class Draft:
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def own(self, name: str) -> dict[Any, Any]:
-        """The mapping of that name (`groups`, `hosts`, …) as a dict of this draft's own."""
+    def own(self, name: str) -> MutableMapping[Any, Any]:
+        """The mapping of that name (`groups`, `hosts`, …) as this draft's own, to be changed."""
         mine = self._maps.get(name)
         if mine is None:
-            mine = self._maps[name] = dict(getattr(self._base, name))
+            mine = self._maps[name] = changeable(getattr(self._base, name))
         return mine
 
     def set(self, **fields: Any) -> None:
@@ -104,7 +109,7 @@ class Draft:
     def freeze(self) -> State:
         """The state as it is now; the draft goes on from it, without sharing anything that it will change."""
         if self._maps or self._changes:
-            changed: dict[str, Any] = {**self._maps, **self._changes}
-            self._base = replace(self._base, **changed)
+            maps = {name: frozen(mapping) for name, mapping in self._maps.items()}
+            self._base = replace(self._base, **maps, **self._changes)
             self._maps, self._changes, self._opened = {}, {}, {}
         return self._base

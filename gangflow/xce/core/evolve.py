@@ -6,7 +6,6 @@ It decides nothing: an event says what happened, and this says what is true then
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 from gangflow.xce.core import events as ev
@@ -15,6 +14,7 @@ from gangflow.xce.core import evolve_slot as slot
 from gangflow.xce.core.draft import Draft
 from gangflow.xce.core.lifecycle import check_edge
 from gangflow.xce.core.state import ClaimState, Host, HostState, State
+from gangflow.xce.renew import replace
 
 
 def term_started(draft: Draft, event: ev.TermStarted) -> None:

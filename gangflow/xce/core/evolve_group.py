@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gangflow.xce.core import events as ev
 from gangflow.xce.core.draft import Draft
 from gangflow.xce.core.lifecycle import InvalidTransition, check_edge
 from gangflow.xce.core.limits import CHANGES_KEPT
 from gangflow.xce.core.state import Blame, Group, GroupState, KeyValue, PendCode, Reason, Slot, SlotState
+from gangflow.xce.renew import replace
 
 WAITS_AS_A_WHOLE = frozenset(
     {GroupState.RESTARTING, GroupState.PENDING, GroupState.SUSPENDING, GroupState.SUSPENDED, GroupState.STOPPING}
@@ -105,7 +104,7 @@ def changed(draft: Draft, event: ev.GroupChanged) -> None:
         fields |= {"cause": event.cause, "message": event.message}
     if event.goal is not None:
         fields["goal"] = event.goal
-    draft.put_group(replace(group, **fields))  # type: ignore[arg-type]
+    draft.put_group(replace(group, **fields))
 
 
 def reason_noted(draft: Draft, event: ev.ReasonNoted) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gangflow.xce.core import events as ev
 from gangflow.xce.core.draft import Draft
 from gangflow.xce.core.lifecycle import InvalidTransition, check_edge
 from gangflow.xce.core.state import Next, PendCode, Reason, SlotState, TaskPhase
+from gangflow.xce.renew import replace
 
 
 def name(group: str, member: str, index: int) -> str:

@@ -5,6 +5,7 @@ It holds nothing of its own: `Index(state)` and an index that followed every ste
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
@@ -24,13 +25,28 @@ def may_wait(group: Group) -> bool:
 
 def in_order(groups: Iterable[str]) -> list[str]:
     """In order of submission, whatever the order in which they were noted."""
-    return sorted(groups, key=number)
+    found = list(groups)
+    return sorted(found, key=number) if len(found) > 1 else found
 
 
 class Index:
     """Follows a state; `refresh` after each adopted step with the groups that it touched."""
 
-    __slots__ = ("_grace", "_heap", "asks", "claims", "deadlines", "hosts", "lost", "on_host", "waiting")
+    __slots__ = (
+        "_ends",
+        "_grace",
+        "_heap",
+        "_names",
+        "asks",
+        "claims",
+        "deadlines",
+        "ended",
+        "hosts",
+        "lost",
+        "named",
+        "on_host",
+        "waiting",
+    )
 
     def __init__(self, state: State) -> None:
         self.deadlines: dict[str, int] = {}
@@ -47,6 +63,12 @@ class Index:
         """Hosts that are LOST and will be FENCED."""
         self.claims: dict[str, int] = {}
         """Standalone claim → its next deadline; only those that have one."""
+        self.named: dict[str, str] = {}
+        """Name → the group of that name that lives."""
+        self.ended: list[tuple[int, int, str]] = []
+        """(when, number, id) of groups that ended, in this order."""
+        self._names: dict[str, str] = {}
+        self._ends: dict[str, tuple[int, int, str]] = {}
         self._heap: list[tuple[int, str]] = []
         self._grace = state.grace_until_ms
         self.refresh(state, state.groups, state.hosts, state.claims)
@@ -71,6 +93,7 @@ class Index:
         for group_id in list(groups):
             group = state.groups.get(group_id)
             self._place(group_id, group)
+            self._life(group_id, group)
             deadline = group_deadline(state, group) if group is not None else 0
             if deadline != self.deadlines.get(group_id, 0):
                 if deadline:
@@ -93,7 +116,17 @@ class Index:
         """Groups with a deadline that has come, in order of submission."""
         if not self._heap or self._heap[0][0] > now_ms:
             return []
-        return in_order(group_id for group_id, deadline in self.deadlines.items() if deadline <= now_ms)
+        # Down the heap as far as it is due; what is not true any more, or there twice, is no matter.
+        found: dict[str, None] = {}
+        at = [0]
+        while at:
+            place = at.pop()
+            if place < len(self._heap) and self._heap[place][0] <= now_ms:
+                deadline, group_id = self._heap[place]
+                if self.deadlines.get(group_id) == deadline:
+                    found[group_id] = None
+                at += (2 * place + 1, 2 * place + 2)
+        return in_order(found)
 
     def due_claims(self, now_ms: int) -> list[str]:
         """Standalone claims with a deadline that has come, by name."""
@@ -128,6 +161,28 @@ class Index:
             self.hosts[group_id] = new
         else:
             self.hosts.pop(group_id, None)
+
+    def _life(self, group_id: str, group: Group | None) -> None:
+        """Who lives by which name, and who ended when."""
+        lives = group is not None and not group.state.terminal
+        name = group.plan.name if group is not None and lives else ""
+        known = self._names.get(group_id, "")
+        if name != known:
+            if known and self.named.get(known) == group_id:
+                del self.named[known]
+            if name:
+                self.named[name], self._names[group_id] = group_id, name
+            else:
+                del self._names[group_id]
+        end = (group.ended_ms, number(group_id), group_id) if group is not None and not lives else None
+        was = self._ends.get(group_id)
+        if end != was:
+            if was is not None:
+                del self._ends[group_id]
+                del self.ended[bisect_left(self.ended, was)]
+            if end is not None:
+                self._ends[group_id] = end
+                insort(self.ended, end)
 
     def _trim(self) -> None:
         """Drop heads of the heap that are not true any more."""

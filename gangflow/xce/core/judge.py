@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gangflow.xce.core.blame import blame, of_batch
 from gangflow.xce.core.changes import keeps
@@ -17,6 +17,7 @@ from gangflow.xce.core.policy import STRENGTH, Verdict, escalate, judge_one, sco
 from gangflow.xce.core.state import Group, GroupState, Next, SlotState
 from gangflow.xce.core.teardown import change, describe, drain, stop, stop_all, unwanted
 from gangflow.xce.core.turn import Failure, SlotId, Turn
+from gangflow.xce.renew import replace
 
 G, S = GroupState, SlotState
 

@@ -7,7 +7,7 @@ one group in one batch coalesce: each is decided against the group as it was bef
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.asks import Refusal
@@ -22,6 +22,7 @@ from gangflow.xce.core.state import Change, ChangeState, Group, GroupState, Next
 from gangflow.xce.core.suspend import suspend
 from gangflow.xce.core.teardown import change as move_slot
 from gangflow.xce.core.turn import SlotId, Turn
+from gangflow.xce.renew import replace
 
 G, S, D = GroupState, SlotState, ChangeState
 SETS_ONLY = frozenset({G.PENDING, G.SUSPENDED, G.PREPARING})

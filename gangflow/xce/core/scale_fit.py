@@ -7,12 +7,13 @@ back; only what goes beyond that is held for it meanwhile, so that nothing is co
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gangflow.xce.core.asking import ask_for, with_group
 from gangflow.xce.core.asks import AskKind, Grant, Refusal
 from gangflow.xce.core.state import Group, Slot, SlotState, State, Task, TaskPhase
 from gangflow.xce.core.turn import SlotId, Turn
+from gangflow.xce.renew import replace
 
 Places = dict[SlotId, tuple[Task, ...]]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from gangflow.xce.core.changes import open_change
 from gangflow.xce.core.counts import ACTIVE, gone, slots_of
@@ -16,6 +15,7 @@ from gangflow.xce.core.state import Change, ChangeState, Group, GroupState, Next
 from gangflow.xce.core.teardown import change as move_slot
 from gangflow.xce.core.teardown import drain, now_slot, stop
 from gangflow.xce.core.turn import SlotId, Turn
+from gangflow.xce.renew import replace
 
 G, S, D = GroupState, SlotState, ChangeState
 Grants = tuple[tuple[str, int, tuple[Task, ...]], ...]

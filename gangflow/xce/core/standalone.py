@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.claim_ids import RETAINED_ID, STANDALONE_ID, holds, names
@@ -13,6 +12,7 @@ from gangflow.xce.core.limits import STANDALONE_MAX
 from gangflow.xce.core.plan import GroupPlan
 from gangflow.xce.core.state import Claim
 from gangflow.xce.core.turn import Turn
+from gangflow.xce.renew import replace
 
 
 def create(turn: Turn, command: inp.CreateClaim) -> Reply:

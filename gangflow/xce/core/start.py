@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gangflow.xce.core.asks import Grant
 from gangflow.xce.core.claims import release_bound, unready_claim, want
 from gangflow.xce.core.counts import ACTIVE, BEFORE_START, required, slots_of
@@ -15,6 +13,7 @@ from gangflow.xce.core.reach import on_usable_hosts, usable
 from gangflow.xce.core.state import ClaimState, Group, GroupState, Next, Slot, SlotState, Task, TaskPhase
 from gangflow.xce.core.teardown import change, now_slot, stop
 from gangflow.xce.core.turn import Setback, SlotId, Turn
+from gangflow.xce.renew import replace
 
 G, S, P = GroupState, SlotState, TaskPhase
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from gangflow.xce.core.changes import keeps
 from gangflow.xce.core.claims import release_of_slot
@@ -12,6 +11,7 @@ from gangflow.xce.core.events import SlotChanged, SlotExited, TaskMoved
 from gangflow.xce.core.reach import reachable
 from gangflow.xce.core.state import Exit, Group, GroupState, Next, Slot, SlotState, TaskPhase
 from gangflow.xce.core.turn import SlotId, Turn, task_key
+from gangflow.xce.renew import replace
 
 S = SlotState
 FREEING = frozenset({Next.PLACE, Next.RETIRE, Next.END})

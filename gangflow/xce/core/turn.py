@@ -93,7 +93,16 @@ class Turn:
     # --- what is true now ---------------------------------------------------------------------------------------------
 
     def group(self, group_id: str) -> Group | None:
-        return self.draft.groups.get(group_id)
+        return self.draft.group(group_id)
+
+    def living(self, name: str) -> Group | None:
+        """The group of that name that lives."""
+        # The index knows the state before this step; who came in the step is among the touched.
+        for group_id in (self.index.named.get(name, ""), *self.touched):
+            group = self.group(group_id)
+            if group is not None and group.plan.name == name and not group.state.terminal:
+                return group
+        return None
 
     def passed(self, until_ms: int) -> bool:
         """Whether a deadline that a report could have met has passed; a controller that was away waits for the reports."""
