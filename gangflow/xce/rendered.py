@@ -1,4 +1,5 @@
-"""A group as a cluster would run it, as YAML: profiles merged in, requirements written out, with comments where from."""
+"""A group as a cluster would run it, as YAML: profiles merged in, requirements written out, with comments where from; and the
+failure rules that hold where none of the group's matches."""
 
 from __future__ import annotations
 
@@ -9,9 +10,11 @@ from gangflow.specs.document import dump, read
 from gangflow.specs.faults import Loc
 from gangflow.specs.group import CoStartGroup
 from gangflow.specs.profiles import Merged
+from gangflow.specs.quantity import render_duration
 from gangflow.specs.resreq import render
-from gangflow.xce.admission import admit
+from gangflow.xce.admission import admit, default_rules
 from gangflow.xce.admission_checks import ClusterDefaults, defaults_of, merged_members, requirement
+from gangflow.xce.core.plan import Action
 
 
 def rendered(group: CoStartGroup, cluster: ClusterSpec | ClusterDefaults) -> str:
@@ -29,7 +32,22 @@ def rendered(group: CoStartGroup, cluster: ClusterSpec | ClusterDefaults) -> str
     for loc, note in reversed([*_notes(group, merged)]):
         row = line(loc) - 1
         lines.insert(row, f"{' ' * (len(lines[row]) - len(lines[row].lstrip()))}# {note}")
+    lines += ["# Where no rule of the group's matches a failure:", *(f"#   {line}" for line in _defaults(merged))]
     return "\n".join(lines) + "\n"
+
+
+def _defaults(merged: dict[str, Merged]) -> Iterator[str]:
+    """The default rules of each member, in words."""
+    for name, one in merged.items():
+        rules = default_rules(name, one.member)
+        for rule in rules:
+            causes = ", ".join(rule.causes) or ("anything" if rule is rules[0] else "anything else")
+            words = rule.action.value
+            if rule.max_restarts >= 0:
+                words += f", {rule.max_restarts} in {render_duration(rule.window_ms)}, then {rule.then.value}"
+            if rule.then is Action.TOLERATE and rule.floor > 0:
+                words += f" while {rule.floor} remain{'s' if rule.floor == 1 else ''}, else {Action.FAIL_GROUP.value}"
+            yield f"{name}, {causes}: {words}"
 
 
 def _as_it_runs(merged: Merged, group: CoStartGroup, cluster: ClusterDefaults) -> object:

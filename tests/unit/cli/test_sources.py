@@ -91,7 +91,9 @@ def test_a_group_is_rendered_as_a_cluster_would_run_it(tmp_path: Path) -> None:
     file.write_text("name: alone\njob: {command: [train], profile: fast}\n")
     source = read(str(file), ["job.runtime_limit=2h"])
     assert rendered(source, None) == "name: alone\njob:\n  command: [train]\n  profile: fast\n  runtime_limit: 2h\n"
-    assert rendered(source, read_cluster(cluster)).splitlines() == [
+    text, defaults = rendered(source, read_cluster(cluster)).split("# Where no rule")
+    assert "main, anything else: fail_group" in defaults
+    assert text.splitlines() == [
         "name: alone",
         "job:",
         "  # command: member and profile 'fast'",

@@ -160,7 +160,12 @@ def test_rendered_says_what_came_from_where_and_reads_back_as_the_same() -> None
         ["serve"], profile="serving", ports=["http"], resreq="rusage[cpu=4]", environment={"B": "own"}, drain="5s"
     )
     group = CoStartGroup("g", {"a": member, "b": Job(["train"])}, environment={"C": "group"})
-    text = rendered(group, CLUSTER)
+    text, defaults = rendered(group, CLUSTER).split("# Where no rule")
+    assert [line.lstrip("# ") for line in defaults.splitlines()[1:]] == [
+        "a, anything: restart_member, 5 in 1h, then tolerate while 1 remains, else fail_group",
+        "b, host_lost, agent_lost, drained: restart_member, 3 in 1h, then fail_group",
+        "b, anything else: fail_group",
+    ]
     notes = [line.strip() for line in text.splitlines() if "#" in line]
     assert notes == [
         "# command: member and profile 'serving'",
