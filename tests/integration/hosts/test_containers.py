@@ -35,8 +35,11 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerPlan]:
     try:
         plan, program = real_podman(folder)
         yield plan
-        # Nothing is left of any container: no record, no monitor.
-        asyncio.run(until(lambda: not _containers(program) and not _processes_of(folder)))
+        try:
+            # Nothing is left of any container: no record, no monitor.
+            asyncio.run(until(lambda: not _containers(program) and not _processes_of(folder)))
+        finally:
+            subprocess.run([*program, "rm", "--force", "--all"], check=False, capture_output=True)
     except Unusable as reason:
         pytest.skip(str(reason))
     finally:
