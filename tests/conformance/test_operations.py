@@ -1,15 +1,12 @@
-"""What can be done to groups, members, hosts and claims that are there, as any XCE must do it through the contract."""
+"""What operators and owners do to groups, members, slots and hosts, as any XCE must do it."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from gangflow.errors import Conflict, NotFound, Unauthorized, XceError
+from gangflow.errors import Conflict, NotFound, SpecError, Superseded, XceError
 from gangflow.xce.rest.schema import ChangeView, GroupView
 from tests.conformance.conftest import Xce
 from tests.conformance.test_groups import job, replicas
@@ -17,196 +14,265 @@ from tests.conformance.test_groups import job, replicas
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-def serving(view: GroupView, member: str = "b") -> list[int]:
-    """The indexes of a member's slots that are READY and in its target."""
-    found = next(each for each in view.members if each.name == member)
-    return [slot.index for slot in found.slots if slot.state == "READY" and not slot.out]
+def holds_nothing(view: GroupView) -> bool:
+    return not any(slot.tasks for member in view.members for slot in member.slots)
 
 
-async def over(xce: Xce, group: str, change: ChangeView | None) -> ChangeView:
-    """The change once it is over."""
-    assert change is not None
-    await xce.until(group, lambda view: any(each.id == change.id and each.state in {"DONE", "FAILED"} for each in view.changes))
-    return await xce.client.change(group, change.id)
+async def change_over(xce: Xce, group: str, change: str) -> ChangeView:
+    """The change, as soon as it is DONE or FAILED."""
+    await xce.until(group, lambda view: any(each.id == change and each.over for each in view.changes))
+    return await xce.client.change(group, change)
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def claim(xce: Xce) -> AsyncIterator[str]:
-    """A standalone claim, gone after the test."""
-    name = f"c-{uuid.uuid4().hex[:12]}"
-    await xce.client.create_claim({"name": name})
-    yield name
-    for view in (await xce.client.groups(["live"])).groups:
-        await xce.client.cancel(view.id)
-        await xce.ended(view.id)
-    await xce.client.delete_claim(name)
+# --- suspend, resume, restart -------------------------------------------------------------------------------------------
 
 
-async def test_suspend_and_resume(xce: Xce) -> None:
-    group = await xce.submit({"a": job(), "done": job("exit 0", primary=False), "b": replicas(2)})
-    before = await xce.until(group, lambda view: view.state == "RUNNING" and view.slot("done", 0).state == "DONE")
-    moved = await xce.client.suspend(group, "at night")
-    assert moved.state in {"SUSPENDING", "SUSPENDED"}
+async def test_a_suspended_group_holds_nothing_and_comes_back(xce: Xce) -> None:
+    """Scenario 11: everything it holds is given back, and it waits for a resume; its claims and its place in time stay."""
+    group = await xce.submit({"a": job("test -d $XCE_CLAIM_CKPT; sleep 300"), "b": replicas(2)}, claims=[{"name": "ckpt"}])
+    before = await xce.running(group)
+    assert (await xce.client.suspend(group, "for the night")).state in ("SUSPENDING", "SUSPENDED")
     view = await xce.until(group, lambda view: view.state == "SUSPENDED")
-    assert view.lsf == "PSUSP"
+    assert (view.lsf, view.satisfied_now, view.satisfied_once) == ("PSUSP", False, True)
+    assert holds_nothing(view)
     assert view.reason is not None
     assert view.reason.code == "SUSPENDED"
-    assert not [slot for member in view.members for slot in member.slots if slot.tasks]
-    assert (await xce.client.suspend(group)).state == "SUSPENDED", "again is as well"
+    assert [claim.state for claim in view.claims] == ["READY"]
+    assert not [held for host in (await xce.client.hosts()).hosts for held in host.slots if held.group == group]
+    assert (await xce.client.suspend(group)).state == "SUSPENDED"
     await xce.client.resume(group)
-    view = await xce.running(group)
-    assert view.submitted_ms == before.submitted_ms
-    assert (view.slot("a", 0).incarnation, view.slot("done", 0).incarnation) == (2, 1)
-    with pytest.raises(Conflict, match="RUNNING"):
+    after = await xce.running(group)
+    assert (after.submitted_ms, after.claims[0].path) == (before.submitted_ms, before.claims[0].path)
+    assert after.slot("b", 1).incarnation == 2
+    with pytest.raises(Conflict):
         await xce.client.resume(group)
+
+
+async def test_what_waits_is_suspended_at_once_and_can_be_cancelled(xce: Xce) -> None:
+    hosts = (await xce.client.hosts()).hosts
+    for host in hosts:
+        await xce.client.close_host(host.name)
+    group = await xce.submit({"a": job()})
+    assert (await xce.client.suspend(group)).state == "SUSPENDED"
     await xce.client.cancel(group)
-    await xce.ended(group)
-    with pytest.raises(Conflict, match="CANCELLED"):
-        await xce.client.suspend(group)
+    assert (await xce.ended(group)).state == "CANCELLED"
+    for call in (xce.client.suspend(group), xce.client.resume(group), xce.client.restart_group(group)):
+        with pytest.raises(Conflict):
+            await call
 
 
-async def test_a_group_is_restarted(xce: Xce) -> None:
-    group = await xce.submit({"a": job(), "b": replicas(1)})
-    await xce.running(group)
-    await xce.client.restart_group(group, "once more")
-    view = await xce.until(group, lambda view: view.epoch == 2 and view.state == "RUNNING")
-    assert [slot.incarnation for member in view.members for slot in member.slots] == [2, 2]
+async def test_an_operator_restarts_a_group(xce: Xce) -> None:
+    """All of it, on its places, in its next epoch, outside budgets."""
+    group = await xce.submit({"a": job(), "b": replicas(2)})
+    before = await xce.running(group)
+    assert (await xce.client.restart_group(group, "once more")).state == "RESTARTING"
+    after = await xce.until(group, lambda view: view.state == "RUNNING" and view.epoch == 2)
+    assert [slot.incarnation for member in after.members for slot in member.slots] == [2, 2, 2]
+    assert [slot.hosts for slot in after.member("b").slots] == [slot.hosts for slot in before.member("b").slots]
 
 
-async def test_a_change_of_targets_is_durable_and_can_be_read(xce: Xce) -> None:
-    group = await xce.submit({"a": job(), "b": replicas(1, min_replicas=1, max_replicas=4)})
-    await xce.running(group)
-    answer = await xce.client.scale(group, {"b": 3})
-    change = await over(xce, group, answer.change)
-    assert (change.state, change.targets["b"], change.before["b"]) == ("DONE", 3, 1)
-    await xce.until(group, lambda view: serving(view) == [0, 1, 2])
-    assert (await xce.client.scale(group, {"b": 3})).change is None, "these targets stand already"
-    change = await over(xce, group, (await xce.client.scale(group, {"b": 1})).change)
-    view = await xce.client.group(group)
-    assert serving(view) == [0]
-    assert [each.id for each in (await xce.client.changes(group)).changes][-1] == change.id
-    with pytest.raises(NotFound):
-        await xce.client.change(group, "c99")
+# --- members and slots ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("targets", "problem"),
-    [({"b": 5}, "max_replicas"), ({"b": 0}, "min_replicas"), ({"a": 2}, "job"), ({"bb": 2}, "did you mean 'b'")],
-    ids=["above", "below", "job", "unknown"],
-)
-async def test_targets_that_are_none_are_refused(xce: Xce, targets: dict[str, int], problem: str) -> None:
-    group = await xce.submit({"a": job(), "b": replicas(1, min_replicas=1, max_replicas=4)})
-    with pytest.raises(XceError, match=problem) as refused:
-        await xce.client.scale(group, targets)
-    assert refused.value.status == 422
-    assert (await xce.client.group(group)).changes == ()
-
-
-async def test_what_does_not_fit_says_what_is_short(xce: Xce) -> None:
-    large = replicas(1, min_replicas=1, max_replicas=64, resources={"cpu": 1})
-    group = await xce.submit({"b": large})
-    await xce.running(group)
-    with pytest.raises(Conflict, match="cpu") as refused:
-        await xce.client.scale(group, {"b": 64})
-    assert refused.value.problem == "no_fit"
-
-
-async def test_a_member_is_stopped_and_brought_back(xce: Xce) -> None:
-    group = await xce.submit({"a": job(), "b": replicas(1)})
+async def test_a_member_is_stopped_and_brought_back_by_hand(xce: Xce) -> None:
+    group = await xce.submit({"a": job(), "b": replicas(2)})
     await xce.running(group)
     await xce.client.stop_member(group, "b")
-    view = await xce.until(group, lambda view: view.slot("b", 0).state == "RETIRED")
-    assert (view.state, view.stopped) == ("RUNNING", ("b",))
+    view = await xce.until(group, lambda view: not any(slot.tasks for slot in view.member("b").slots))
+    assert (view.stopped, view.member("b").stopped, view.slot("a", 0).incarnation) == (("b",), True, 1)
+    assert not view.terminal
     await xce.client.restart(group, "b", 0, view.slot("b", 0).incarnation)
-    view = await xce.until(group, lambda view: serving(view) == [0])
-    assert view.stopped == ()
+    view = await xce.until(group, lambda view: view.slot("b", 0).state == "READY")
+    assert (view.stopped, view.slot("b", 0).incarnation) == ((), 2)
     with pytest.raises(NotFound):
         await xce.client.stop_member(group, "c")
 
 
-async def test_a_slot_is_drained(xce: Xce) -> None:
-    group = await xce.submit({"a": job(), "b": replicas(1, drain="200ms")})
-    view = await xce.running(group)
-    await xce.client.drain_slot(group, "b", 0, view.slot("b", 0).incarnation)
-    view = await xce.until(group, lambda view: view.slot("b", 0).incarnation == 2 and serving(view) == [0])
+async def test_the_end_of_the_last_primary_job_by_hand_ends_the_group(xce: Xce) -> None:
+    group = await xce.submit({"a": job(), "b": replicas()})
+    await xce.running(group)
+    await xce.client.stop_member(group, "a")
+    view = await xce.ended(group)
+    assert (view.state, view.cause) == ("CANCELLED", "user")
+
+
+async def test_a_slot_is_drained_and_its_rule_decides(xce: Xce) -> None:
+    group = await xce.submit({"a": job(), "b": replicas(2, drain="100ms")})
+    await xce.running(group)
+    await xce.client.drain_slot(group, "b", 0, 1)
+    view = await xce.until(group, lambda view: view.slot("b", 0).incarnation == 2 and view.state == "RUNNING")
     exit = view.slot("b", 0).exit
     assert exit is not None
-    assert exit.cause == "drained"
-    with pytest.raises(XceError) as refused:
+    assert (exit.cause, exit.incarnation, view.slot("b", 1).incarnation) == ("drained", 1, 1)
+    with pytest.raises(Superseded):
         await xce.client.drain_slot(group, "b", 0, 1)
-    assert refused.value.problem == "superseded"
 
 
-async def test_a_host_is_closed_and_opened(xce: Xce) -> None:
-    names = [host.name for host in (await xce.client.hosts()).hosts]
-    try:
-        for name in names:
-            moved = await xce.client.close_host(name, message="a new board")
-            assert moved.state == "CLOSED"
-        shown = (await xce.client.hosts()).hosts
-        assert {(host.state, host.closed) for host in shown} == {("CLOSED", "a new board")}
-        group = await xce.submit({"a": job("exit 0")})
-        view = await xce.client.group(group)
-        assert view.state == "PENDING"
-    finally:
-        for name in names:
-            assert (await xce.client.open_host(name)).state == "UP"
-    assert (await xce.ended(group)).state == "SUCCEEDED"
+async def test_a_runtime_limit_ends_an_incarnation(xce: Xce) -> None:
+    group = await xce.submit({"a": job(runtime_limit="500ms")})
+    view = await xce.ended(group)
+    exit = view.slot("a", 0).exit
+    assert exit is not None
+    assert (view.state, exit.cause, view.member("a").runtime_limit_ms) == ("FAILED", "run_limit", 500)
+
+
+# --- scale --------------------------------------------------------------------------------------------------------------------
+
+
+async def test_targets_change_while_a_group_runs(xce: Xce) -> None:
+    """Scenario 40: one durable change, up and down; the ones that stay are not disturbed."""
+    group = await xce.submit({"a": job(), "b": replicas(1, max_replicas=3), "c": replicas(2, min_replicas=1)})
+    before = await xce.running(group)
+    scaled = await xce.client.scale(group, {"b": 3, "c": 1})
+    assert (scaled.id, scaled.change is not None) == (group, True)
+    assert scaled.change is not None
+    assert (scaled.change.targets["b"], scaled.change.before["b"], scaled.change.targets["c"]) == (3, 1, 1)
+    change = await change_over(xce, group, scaled.change.id)
+    assert (change.state, change.message, change.ups, change.downs) == ("DONE", "", (), ())
+    view = await xce.until(group, lambda view: view.member("b").ready == 3)
+    assert (view.member("b").target, view.member("c").target) == (3, 1)
+    assert [view.slot(name, 0).incarnation for name in "abc"] == [before.slot(name, 0).incarnation for name in "abc"]
+    gone = next(slot for slot in view.member("c").slots if slot.out)
+    assert (gone.index, gone.tasks) == (1, ())
+    assert [each.id for each in (await xce.client.changes(group)).changes] == [change.id]
+    assert (await xce.client.scale(group, {"b": 3})).change is None
+
+
+async def test_what_cannot_be_a_target_is_refused_whole(xce: Xce) -> None:
+    """Scenario 43: outside its limits, of a job, of nobody: with the path; and then nothing has changed."""
+    group = await xce.submit({"a": job(), "b": replicas(1, max_replicas=2)})
+    await xce.running(group)
+    for targets, path in (({"b": 3}, "targets.b"), ({"a": 2}, "targets.a"), ({"b": 2, "nobody": 1}, "targets.nobody")):
+        with pytest.raises(XceError) as refusal:
+            await xce.client.scale(group, targets)
+        assert refusal.value.status in (404, 422), refusal.value
+        assert refusal.value.fields.get("path", path) == path
+    view = await xce.client.group(group)
+    assert (view.member("b").target, view.changes) == (1, ())
     with pytest.raises(NotFound):
-        await xce.client.close_host("nowhere")
+        await xce.client.change(group, "c1")
 
 
-async def test_a_standalone_claim_is_had_in_turn(xce: Xce, claim: str) -> None:
-    await xce.client.claim(claim)
-    alone = [{"name": "data", "uses": claim, "access": "exclusive"}]
-    first = await xce.submit({"a": job()}, claims=alone)
-    await xce.running(first)
-    second = await xce.submit({"a": job("test -d $XCE_CLAIM_DATA")}, claims=alone)
-    view = await xce.client.group(second)
-    assert view.reason is not None
-    assert view.reason.code == "WAITING_CLAIMS"
-    assert (await xce.client.claim(claim)).holders == (first,)
-    with pytest.raises(Conflict) as refused:
-        await xce.client.delete_claim(claim)
-    assert refused.value.problem == "in_use"
-    await xce.client.cancel(first)
-    assert (await xce.ended(second)).state == "SUCCEEDED"
-    with pytest.raises(Conflict):
-        await xce.client.create_claim({"name": claim})
+async def test_what_is_not_proved_to_fit_is_refused_with_what_is_short(xce: Xce) -> None:
+    """Scenario 40: never half of a change."""
+    hosts = [host for host in (await xce.client.hosts()).hosts if host.lsf == "ok"]
+    cpu = min(host.counters["cpu"].total for host in hosts) / 1_000
+    group = await xce.submit({"a": job(), "b": replicas(1, max_replicas=9, resources={"cpu": cpu * 0.6})})
+    await xce.running(group)
+    with pytest.raises(Conflict) as refusal:
+        await xce.client.scale(group, {"b": 9})
+    assert refusal.value.problem == "no_fit"
+    assert "b[" in refusal.value.message
+    view = await xce.client.group(group)
+    assert (view.member("b").target, len(view.member("b").slots)) == (1, 1)
 
 
-async def test_a_plain_job(xce: Xce) -> None:
-    name = f"c-{uuid.uuid4().hex[:12]}"
-    made = await xce.client.submit_job({"name": name, **job("exit 0")})
-    view = await xce.ended(made.id)
+async def test_a_key_scales_once(xce: Xce) -> None:
+    group = await xce.submit({"a": job(), "b": replicas(1, max_replicas=3)})
+    await xce.running(group)
+    key = uuid.uuid4().hex
+    first = await xce.client.scale(group, {"b": 2}, key=key)
+    assert first.change is not None
+    await change_over(xce, group, first.change.id)
+    again = await xce.client.scale(group, {"b": 2}, key=key)
+    assert again.change is not None
+    assert (again.change.id, len((await xce.client.changes(group)).changes)) == (first.change.id, 1)
+
+
+async def test_a_newer_change_supersedes(xce: Xce) -> None:
+    group = await xce.submit({"a": job(), "b": replicas(2, min_replicas=1, max_replicas=3, drain="20s")})
+    await xce.running(group)
+    first = (await xce.client.scale(group, {"b": 1})).change
+    second = (await xce.client.scale(group, {"b": 3})).change
+    assert first is not None
+    assert second is not None
+    older = await xce.client.change(group, first.id)
+    assert (older.state, second.id in older.message) == ("FAILED", True)
+    assert (await xce.client.group(group)).member("b").target == 3
+
+
+async def test_targets_of_what_does_not_run_are_only_set(xce: Xce) -> None:
+    for host in (await xce.client.hosts()).hosts:
+        await xce.client.close_host(host.name)
+    group = await xce.submit({"a": job(), "b": replicas(1, max_replicas=3)})
+    scaled = await xce.client.scale(group, {"b": 2})
+    assert scaled.change is not None
+    assert scaled.change.state == "DONE"
+    for host in (await xce.client.hosts()).hosts:
+        await xce.client.open_host(host.name)
+    view = await xce.until(group, lambda view: view.member("b").ready == 2)
+    assert view.member("b").target == 2
+
+
+# --- hosts --------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_closed_host_gets_no_new_work_and_keeps_what_runs(xce: Xce) -> None:
+    """As `badmin hclose`: what runs there goes on, and everybody who waits for it is told why."""
+    runs = await xce.submit({"a": job()})
+    before = await xce.running(runs)
+    for host in (await xce.client.hosts()).hosts:
+        assert (await xce.client.close_host(host.name, message="a fan")).host == host.name
+    hosts = (await xce.client.hosts()).hosts
+    assert {(host.lsf, host.closed, host.draining) for host in hosts} == {("closed", "a fan", False)}
+    waits = await xce.submit({"a": job()})
+    view = await xce.until(waits, lambda view: view.reason is not None)
+    assert (view.state, holds_nothing(view)) == ("PENDING", True)
+    lines = (await xce.client.why(waits, 3)).lines
+    assert any("Closed by administrator" in line for line in lines), lines
+    for host in hosts:
+        await xce.client.open_host(host.name)
+    await xce.running(waits)
+    after = await xce.client.group(runs)
+    assert (after.slot("a", 0).incarnation, after.slot("a", 0).hosts) == (1, before.slot("a", 0).hosts)
+
+
+async def test_a_drained_host_is_left_by_what_ran_there(xce: Xce) -> None:
+    group = await xce.submit({"a": job(), "b": replicas()})
+    host = (await xce.running(group)).slot("b", 0).hosts[0]
+    await xce.client.close_host(host, drain=True)
+    view = await xce.until(
+        group,
+        lambda view: view.state == "RUNNING" and view.slot("b", 0).incarnation == 2 and view.slot("b", 0).state == "READY",
+    )
+    exit = view.slot("b", 0).exit
+    assert exit is not None
+    assert (exit.cause, host in view.slot("b", 0).hosts) == ("drained", False)
+    drained = next(each for each in (await xce.client.hosts()).hosts if each.name == host)
+    assert (drained.lsf, drained.draining, drained.slots) == ("closed", True, ())
+
+
+async def test_hosts_and_exclusions_that_there_are_not(xce: Xce) -> None:
+    group = await xce.submit({"a": job()})
+    host = (await xce.client.hosts()).hosts[0].name
+    for call in (
+        xce.client.close_host("nowhere"), xce.client.close_host("nowhere", drain=True), xce.client.open_host("nowhere"),
+        xce.client.lift_exclusion(group, host), xce.client.lift_exclusion(group, "nowhere"),
+    ):  # fmt: skip
+        with pytest.raises(NotFound):
+            await call
+
+
+# --- plain jobs ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_plain_job_is_a_group_of_one(xce: Xce) -> None:
+    """Scenario 63: `bsub` without a gang: the same life, the same words."""
+    name = xce.name()
+    submitted = await xce.client.submit_job({"name": name, **job("echo $XCE_MEMBER; exit 0")})
+    view = await xce.ended(submitted.id)
     assert (view.state, view.plain, [member.name for member in view.members]) == ("SUCCEEDED", True, ["main"])
-    assert made.id in [each.id for each in (await xce.client.jobs(name=name)).groups]
+    assert (view.members[0].id, view.members[0].slots[0].id) == (f"{view.id}.main", f"{view.id}.main[0]")
+    assert (await xce.client.log(submitted.id, "main", 0)).text == "main\n"
+    group = await xce.submit({"a": job()})
+    assert submitted.id in [each.id for each in (await xce.client.jobs(name=name)).groups]
+    assert group not in [each.id for each in (await xce.client.jobs(["live"])).groups]
+    with pytest.raises(SpecError):
+        await xce.client.submit_job({"name": xce.name(), "members": {"a": job()}})
 
 
-async def test_owners_have_what_is_theirs_and_see_nothing_else(xce: Xce) -> None:
-    """A group of alice's with a member of bob's: each may do so much, and carol does not know that it exists."""
-    tokens = {name: (await xce.client.make_token(name)).token for name in ("alice", "bob", "carol")}
-    delegation = (await xce.client.make_token("bob", "delegation")).token
-    spec: dict[str, Any] = {"name": f"c-{uuid.uuid4().hex[:12]}", "members": {"a": job(), "b": replicas(1, owner="bob")}}
-    async with xce.connect(tokens["alice"]) as alice, xce.connect(tokens["bob"]) as bob, xce.connect(tokens["carol"]) as carol:
-        with pytest.raises(XceError) as refused:
-            await alice.submit(spec)
-        assert refused.value.status == 403, "she may not name bob"
-        group = (await alice.submit(spec, delegation=[delegation])).id
-        view = await xce.running(group)
-        assert (view.owner, [member.owner for member in view.members]) == ("alice", ["alice", "bob"])
-        seen = await bob.group(group)
-        assert [member.name for member in seen.members] == ["b"]
-        assert seen.document is None
-        for forbidden in (bob.cancel(group), bob.suspend(group), bob.stop_member(group, "a")):
-            with pytest.raises((Unauthorized, NotFound)):
-                await forbidden
-        for unknown in (carol.group(group), carol.cancel(group), carol.stop_member(group, "b")):
-            with pytest.raises(NotFound):
-                await unknown
-        assert group not in [each.id for each in (await carol.groups()).groups]
-        await bob.restart(group, "b", 0, view.slot("b", 0).incarnation)
-        await xce.until(group, lambda view: view.slot("b", 0).incarnation == 2)
-        await bob.stop_member(group, "b")
-        await alice.cancel(group)
-        assert (await xce.ended(group)).state == "CANCELLED"
+async def test_a_command_is_words_and_never_a_shells(xce: Xce) -> None:
+    words = ["echo", "$(id)", "`id`", ";", "a  b", "$HOME", "*", "'", '"', "\\n", "%s", "{x}"]
+    group = await xce.submit({"a": {"job": {"command": words, "resources": {"cpu": 0.1}}}})
+    await xce.ended(group)
+    assert (await xce.client.log(group, "a", 0)).text == " ".join(words[1:]) + "\n"
