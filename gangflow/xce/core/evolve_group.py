@@ -67,8 +67,9 @@ def voided(draft: Draft, event: ev.TryVoided) -> None:
     """The group is PENDING until its backoff is over."""
     group, _ = draft.open(event.group)
     group = move(draft, group, GroupState.PENDING, event.until_ms)
-    text = f"try {event.attempt} of {group.plan.barrier.max_attempts} failed: {event.message or event.cause}"
-    reason = Reason(PendCode.BACKOFF, text)
+    counts = event.attempt > group.attempt
+    what = f"try {event.attempt} of {group.plan.barrier.max_attempts} failed" if counts else "the try was taken back"
+    reason = Reason(PendCode.BACKOFF, f"{what}: {event.message or event.cause}")
     draft.put_group(
         replace(group, attempt=event.attempt, cause=event.cause, message=event.message, reason=reason, below_floor_ms=())
     )

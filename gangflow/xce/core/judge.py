@@ -13,7 +13,7 @@ from gangflow.xce.core.events import BudgetSpent, FailureJudged, GroupChanged
 from gangflow.xce.core.floors import floor_of
 from gangflow.xce.core.index import in_order
 from gangflow.xce.core.plan import MACHINE_CAUSES, Action, Cause, MemberKind
-from gangflow.xce.core.policy import STRENGTH, Verdict, escalate, judge_one, scope
+from gangflow.xce.core.policy import STRENGTH, TAKEN_BACK, Verdict, escalate, judge_one, scope
 from gangflow.xce.core.state import Group, GroupState, Next, SlotState
 from gangflow.xce.core.teardown import change, describe, drain, stop, stop_all, unwanted
 from gangflow.xce.core.turn import Failure, SlotId, Turn
@@ -92,7 +92,7 @@ def _infrastructure(group: Group, failure: Failure) -> Verdict | None:
     """Before the group was first RUNNING a machine's fault sends it back to placement, a bounded number of times."""
     if group.first_running_ms or failure.exit.cause not in MACHINE_CAUSES:
         return None
-    last = group.attempt + 1 >= group.plan.barrier.max_attempts
+    last = failure.exit.cause.value not in TAKEN_BACK and group.attempt + 1 >= group.plan.barrier.max_attempts
     return Verdict(Action.FAIL_GROUP if last else Action.RESTART_GROUP, -1)
 
 

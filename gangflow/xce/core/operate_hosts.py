@@ -7,13 +7,12 @@ from gangflow.xce.core.counts import ACTIVE, BEFORE_START, RUNS
 from gangflow.xce.core.events import HostOperated
 from gangflow.xce.core.inputs import Reply
 from gangflow.xce.core.plan import Cause
+from gangflow.xce.core.policy import HOST_CLOSED
 from gangflow.xce.core.state import Exit, GroupState, Host, HostState, Next
 from gangflow.xce.core.teardown import now_slot, stop
 from gangflow.xce.core.turn import Turn
 
 CLOSED_BY_USER = "closed by an operator"
-HOST_CLOSED = "host_closed"
-"""Why a try is void, or its last one failed, when a host of it was closed before the release."""
 
 
 def close(turn: Turn, command: inp.CloseHost) -> Reply:

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from gangflow.xce.core.plan import MACHINE_CAUSES, Action, BackoffPlan, Cause, RulePlan
 from gangflow.xce.core.state import BudgetUse, Exit, Group
 
+HOST_CLOSED = "host_closed"
+"""Why a try is void when a host of it was closed before the release."""
+TAKEN_BACK = frozenset({HOST_CLOSED, Cause.DRAINED.value})
+"""Causes of a void try that are an operator's doing: such a try does not count against the group."""
 STRENGTH = {action: strength for strength, action in enumerate(Action)}
 RESTARTS = frozenset({Action.RESTART_MEMBER, Action.RESTART_ROLE, Action.RESTART_GROUP})
 THEN = -2

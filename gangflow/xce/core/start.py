@@ -8,7 +8,7 @@ from gangflow.xce.core.counts import ACTIVE, BEFORE_START, required, slots_of
 from gangflow.xce.core.events import BarrierReleased, GroupPlaced, ReasonNoted, SlotPlaced, TryVoided
 from gangflow.xce.core.evolve_group import PREPARING_REASON
 from gangflow.xce.core.judge import end_group
-from gangflow.xce.core.policy import grow
+from gangflow.xce.core.policy import TAKEN_BACK, grow
 from gangflow.xce.core.reach import on_usable_hosts, usable
 from gangflow.xce.core.state import ClaimState, Group, GroupState, Next, Slot, SlotState, Task, TaskPhase
 from gangflow.xce.core.teardown import change, now_slot, stop
@@ -127,7 +127,8 @@ def start_slot(turn: Turn, group_id: str, key: SlotId) -> None:
 
 def void(turn: Turn, group: Group, setback: Setback) -> None:
     """Nothing of this try starts; the group waits for the next one, or fails with the cause of the last."""
-    if setback.permanent or group.attempt + 1 >= group.plan.barrier.max_attempts:
+    last = setback.cause not in TAKEN_BACK and group.attempt + 1 >= group.plan.barrier.max_attempts
+    if setback.permanent or last:
         end_group(turn, group.id, G.FAILED, setback.cause, setback.message)
         return
     note_void(turn, group, setback.cause, setback.message)
@@ -138,9 +139,10 @@ def void(turn: Turn, group: Group, setback: Setback) -> None:
 
 
 def note_void(turn: Turn, group: Group, cause: str, message: str) -> None:
-    """The try counts, and the next one waits for its backoff."""
+    """The try counts, unless an operator took it back, and the next one waits for its backoff."""
     wait = grow(group.plan.barrier.backoff, group.attempt)
-    turn.emit(TryVoided(group.id, group.attempt + 1, cause, message, turn.now_ms + wait))
+    attempt = group.attempt + (cause not in TAKEN_BACK)
+    turn.emit(TryVoided(group.id, attempt, cause, message, turn.now_ms + wait))
 
 
 def missing(turn: Turn, group: Group) -> str:

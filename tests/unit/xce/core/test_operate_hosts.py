@@ -6,7 +6,7 @@ import pytest
 
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.effects import Start, Stop
-from gangflow.xce.core.plan import Action, Cause, RulePlan
+from gangflow.xce.core.plan import Action, BarrierPlan, Cause, RulePlan
 from gangflow.xce.core.state import GroupState, HostState, PendCode, SlotState
 from tests.unit.xce.core.plans import hosts, job, plan, replicas
 from tests.unit.xce.core.stage import Stage
@@ -72,14 +72,37 @@ def test_a_try_whose_host_is_closed_is_void(drain: bool, cause: str) -> None:
     stage.prepare("actor")
     close(stage, "h0", drain=drain, message="new disks")
     group = stage.group()
-    assert (group.state, group.attempt, group.cause) == (G.PENDING, 1, cause)
+    assert (group.state, group.attempt, group.cause) == (G.PENDING, 0, cause)
     assert "new disks" in group.message
+    assert group.reason is not None
+    assert group.reason.text.startswith("the try was taken back: h0 is ")
     assert stage.due(Start) == []
     stage.gone()
     stage.wait(1_000)
     stage.bring_up()
     assert stage.group().state is G.RUNNING
     assert {task.host for slot in stage.group().slots.values() for task in slot.tasks} == {"h1"}
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_a_try_that_an_operator_takes_back_is_never_the_last_one(started: bool) -> None:
+    stage = Stage(hosts(2, cpu=3_000))
+    stage.submit(plan(job(), replicas(), barrier=BarrierPlan(max_attempts=1)))
+    for _ in range(3):
+        if started:
+            stage.prepare()
+            stage.start()
+        else:
+            stage.prepare("actor")
+        home = stage.slot("actor").tasks[0].host
+        close(stage, home, drain=True)
+        assert stage.group().state is (G.RESTARTING if started else G.PENDING)
+        stage.gone()
+        opened(stage, home)
+        stage.wait(1_000)
+        assert (stage.group().state, stage.group().attempt) == (G.PREPARING, 0)
+    stage.bring_up()
+    assert stage.group().state is G.RUNNING
 
 
 def test_a_slot_that_never_started_there_is_placed_elsewhere_without_a_rule() -> None:
