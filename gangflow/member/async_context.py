@@ -32,16 +32,16 @@ class AsyncContext:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self.client: AsyncClient = context.aclient()
+        shared = context.shared
+        self.client: AsyncClient = shared.connect()
         """For whatever has no method here: `await ctx.client.kv_get(ctx.group, "name")`."""
         self._follower = AsyncFollower(self.client, context.group)
-        self._heartbeat = AsyncHeartbeat(context.beat_fields, self._send_beat)
+        self._heartbeat = AsyncHeartbeat(shared.fields, self._send_beat)
         self._saving = asyncio.Lock()
-        self.weights = AsyncWeights(context.weights, self.client, self._follower)
+        self._checkpoints = shared.checkpoints
+        self.weights = AsyncWeights(context.weights.steps, self.client, self._follower)
         """Publish a new policy to the rollouts."""
-        self.rollouts = AsyncRollouts(
-            self._follower, context.books, beat=self._touch, on_policy=self._tell, wire=context.given_wire
-        )
+        self.rollouts = AsyncRollouts(self._follower, shared.books, beat=self._touch, on_policy=self._tell, wire=shared.wire)
         """Ask the eligible rollouts for samples."""
 
     # --- who and where
@@ -109,11 +109,10 @@ class AsyncContext:
         Write to a new path each time, and save before you publish the weights that follow from it. Cancelled, it exists or
         not: save the same step again, which is safe.
         """
-        checkpoints = self._context.checkpoints
         async with self._saving:
             ledger, head = self.rollouts.ledger.through(step), self.weights.head
-            saved = await in_thread(lambda: checkpoints.written(step, path, ledger, head, extra))
-            await checkpoints.cell.awrite(self.client, saved.render())
+            saved = await in_thread(lambda: self._checkpoints.written(step, path, ledger, head, extra))
+            await self._checkpoints.cell.awrite(self.client, saved.render())
             return saved
 
     async def resume(self) -> Checkpoint | None:
@@ -121,11 +120,10 @@ class AsyncContext:
 
         Restores the ledger, and resets versions and staleness: what an earlier incarnation published means nothing any more.
         """
-        checkpoints = self._context.checkpoints
-        text = await checkpoints.cell.aread(self.client)
+        text = await self._checkpoints.cell.aread(self.client)
         if text is None:
             return None
-        saved, ledger = await in_thread(lambda: checkpoints.verified(text))
+        saved, ledger = await in_thread(lambda: self._checkpoints.verified(text))
         self.rollouts.books.reset(ledger)
         return saved
 

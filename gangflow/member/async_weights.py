@@ -11,15 +11,15 @@ from gangflow.channel import WeightsId
 from gangflow.errors import GangflowError, NoQuorum, Superseded
 from gangflow.member.async_follow import AsyncFollower
 from gangflow.member.heartbeat import INTERVAL_S, Fields
-from gangflow.member.weights import AsyncValues, Weights
+from gangflow.member.weights import AsyncValues, Publishing
 from gangflow.threads import in_thread
 
 
 class AsyncWeights:
     """One writer per incarnation of the actor. Save a checkpoint before you publish what came after it."""
 
-    def __init__(self, weights: Weights, values: AsyncValues, follower: AsyncFollower) -> None:
-        self._weights = weights
+    def __init__(self, steps: Publishing, values: AsyncValues, follower: AsyncFollower) -> None:
+        self._steps = steps
         self._values = values
         self._follower = follower
         self._lock = asyncio.Lock()
@@ -27,12 +27,12 @@ class AsyncWeights:
     @property
     def head(self) -> WeightsId | None:
         """What this incarnation published last; None before its first."""
-        return self._weights.head
+        return self._steps.head
 
     @property
     def version(self) -> int:
         """The trainer's version: −1 before the first publish of this incarnation."""
-        return self._weights.version
+        return self._steps.version
 
     async def publish(self, version: int, path: str | os.PathLike[str], data: bytes | None = None) -> WeightsId:
         """Make the file (or folder) at `path` the policy, as `version`; `Weights.publish` has the whole story.
@@ -40,11 +40,11 @@ class AsyncWeights:
         Cancelled, it is durable or not: publish the same version again, which is safe.
         """
         async with self._lock:
-            self._weights.check(version)
-            head = await in_thread(lambda: self._weights.written(version, path, data))
-            self._weights.announce(head.weights)
-            await self._weights.cell.awrite(self._values, head.render())
-            self._weights.done(head.weights)
+            self._steps.check(version)
+            head = await in_thread(lambda: self._steps.written(version, path, data))
+            self._steps.announce(head.weights)
+            await self._steps.cell.awrite(self._values, head.render())
+            self._steps.done(head.weights)
             return head.weights
 
     async def wait_synced(
@@ -62,7 +62,7 @@ class AsyncWeights:
             raise NoQuorum("this group has no coordinator: nobody brings weights to its rollouts")
         need = facts.min_rollouts if rollouts is None else rollouts
         if not await self._follower.wait(
-            lambda picture: self._weights.carried(picture, facts.rollout, wanted) >= need,
+            lambda picture: self._steps.carried(picture, facts.rollout, wanted) >= need,
             facts.quorum_timeout_s if timeout_s is None else timeout_s,
         ):
             raise NoQuorum(f"fewer than {need} rollouts carry version {wanted}")

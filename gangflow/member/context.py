@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gangflow.channel import FAILURE, WeightsId
@@ -29,6 +30,20 @@ from gangflow.xce.rest.client import Client
 if TYPE_CHECKING:
     from gangflow.member.wire import Wire
     from gangflow.xce.rest.aclient import AsyncClient
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What both forms of one process's context use, so that each sample counts once."""
+
+    books: Books
+    checkpoints: Checkpoints
+    fields: Fields
+    """Of heartbeats."""
+    wire: Wire | None
+    """The way to the rollouts that a test gave; None: the real one."""
+    connect: Callable[[], AsyncClient]
+    """Makes a client for an event loop, with this task's token."""
 
 
 class Context:
@@ -154,35 +169,10 @@ class Context:
         """Measure what is inside the `with` as a span of the group's trace; nested ones become its children."""
         return self._spans.span(name, attributes)
 
-    # --- what the asynchronous form shares with this one
-
     @property
-    def books(self) -> Books:
-        """Which samples were asked for, committed, lost."""
-        return self._rollouts.books
-
-    @property
-    def checkpoints(self) -> Checkpoints:
-        """The writer of checkpoints of this incarnation."""
-        return self._checkpoints
-
-    @property
-    def beat_fields(self) -> Fields:
-        """What heartbeats say."""
-        return self._heartbeat.fields
-
-    @property
-    def given_wire(self) -> Wire | None:
-        """The way to the rollouts that a test gave; None: the real one."""
-        return self._wire
-
-    def aclient(self) -> AsyncClient:
-        """A client for an event loop, with this task's token."""
-        if self._aclient is not None:
-            return self._aclient()
-        from gangflow.xce.rest.aclient import AsyncClient
-
-        return AsyncClient(self.identity.url, self.identity.token)
+    def shared(self) -> Shared:
+        """What the asynchronous form of this context has in common with it."""
+        return Shared(self._rollouts.books, self._checkpoints, self._heartbeat.fields, self._wire, self._connect)
 
     def close(self) -> None:
         """Stop the background threads; only tests need it."""
@@ -190,6 +180,13 @@ class Context:
         self._follower.close()
         self._rollouts.close()
         self.client.close()
+
+    def _connect(self) -> AsyncClient:
+        if self._aclient is not None:
+            return self._aclient()
+        from gangflow.xce.rest.aclient import AsyncClient
+
+        return AsyncClient(self.identity.url, self.identity.token)
 
     def _tell(self, error: PolicyMismatch) -> None:
         name, document = failure_document(self.incarnation, error)

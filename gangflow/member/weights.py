@@ -90,63 +90,20 @@ class Cell:
             raise Superseded(f"{self._name} was written by a newer incarnation: this one must stop")
 
 
-class Weights:
-    """One writer per incarnation of the actor. Save a checkpoint before you publish what came after it."""
+class Publishing:
+    """The steps of a publish, in their order; the blocking and the asynchronous form take the same."""
 
-    def __init__(self, values: Values, group: str, incarnation: int, published: Published, follower: Follower) -> None:
+    def __init__(self, values: Values, group: str, incarnation: int, published: Published) -> None:
+        self.cell = Cell(values, group, HEAD, self._newer)
+        self.head: WeightsId | None = None
+        """What this incarnation published last; None before its first."""
         self._incarnation = incarnation
         self._published = published
-        self._follower = follower
-        self._lock = threading.Lock()
-        self.cell = Cell(values, group, HEAD, self._newer)
-        self._head: WeightsId | None = None
-
-    @property
-    def head(self) -> WeightsId | None:
-        """What this incarnation published last; None before its first."""
-        return self._head
 
     @property
     def version(self) -> int:
-        """The trainer's version: −1 before the first publish of this incarnation."""
-        return self._head.version if self._head else -1
-
-    def publish(self, version: int, path: str | os.PathLike[str], data: bytes | None = None) -> WeightsId:
-        """Make the file (or folder) at `path` the policy, as `version`. Returns once that is durable.
-
-        `data` is written there first, atomically; without it the path is already written, is synced, and must not change any
-        more: use a new name for each version, in a claim that the rollouts share. Versions grow within an incarnation
-        (ValueError); after a restart they may begin anew, since the incarnation is part of the id. Superseded when a newer
-        incarnation of the actor has published.
-        """
-        with self._lock:
-            self.check(version)
-            head = self.written(version, path, data)
-            self.announce(head.weights)
-            self.cell.write(head.render())
-            self.done(head.weights)
-            return head.weights
-
-    def wait_synced(self, version: int | None = None, rollouts: int | None = None, timeout_s: float | None = None) -> float:
-        """Wait till `rollouts` (default: `min_rollouts`) eligible ones carry `version` (default: the newest), in seconds.
-
-        NoQuorum after `timeout_s` (default: `quorum_timeout`). Not needed before `rollouts.generate`, which waits by itself.
-        """
-        wanted = self.version if version is None else version
-        began = time.monotonic()
-        facts = self._follower.picture.coordinator
-        if facts is None:
-            raise NoQuorum("this group has no coordinator: nobody brings weights to its rollouts")
-        member, need = facts.rollout, facts.min_rollouts if rollouts is None else rollouts
-
-        def synced(picture: Picture) -> bool:
-            return self.carried(picture, member, wanted) >= need
-
-        if not self._follower.wait(synced, facts.quorum_timeout_s if timeout_s is None else timeout_s):
-            raise NoQuorum(f"fewer than {need} rollouts carry version {wanted}")
-        return time.monotonic() - began
-
-    # --- the steps of a publish, in their order; `gangflow.member.async_weights` takes the same
+        """−1 before the first publish of this incarnation."""
+        return self.head.version if self.head else -1
 
     def check(self, version: int) -> None:
         """ValueError unless it follows what was published last."""
@@ -167,7 +124,7 @@ class Weights:
 
     def done(self, weights: WeightsId) -> None:
         """It is durable."""
-        self._head = weights
+        self.head = weights
 
     def carried(self, picture: Picture, member: str, version: int) -> int:
         """How many eligible rollouts carry that version of this incarnation."""
@@ -181,3 +138,54 @@ class Weights:
             return Head.parse(text).weights.actor_incarnation > self._incarnation
         except ValueError:
             return False
+
+
+class Weights:
+    """One writer per incarnation of the actor. Save a checkpoint before you publish what came after it."""
+
+    def __init__(self, values: Values, group: str, incarnation: int, published: Published, follower: Follower) -> None:
+        self.steps = Publishing(values, group, incarnation, published)
+        self._follower = follower
+        self._lock = threading.Lock()
+
+    @property
+    def head(self) -> WeightsId | None:
+        """What this incarnation published last; None before its first."""
+        return self.steps.head
+
+    @property
+    def version(self) -> int:
+        """The trainer's version: −1 before the first publish of this incarnation."""
+        return self.steps.version
+
+    def publish(self, version: int, path: str | os.PathLike[str], data: bytes | None = None) -> WeightsId:
+        """Make the file (or folder) at `path` the policy, as `version`. Returns once that is durable.
+
+        `data` is written there first, atomically; without it the path is already written, is synced, and must not change any
+        more: use a new name for each version, in a claim that the rollouts share. Versions grow within an incarnation
+        (ValueError); after a restart they may begin anew, since the incarnation is part of the id. Superseded when a newer
+        incarnation of the actor has published.
+        """
+        with self._lock:
+            self.steps.check(version)
+            head = self.steps.written(version, path, data)
+            self.steps.announce(head.weights)
+            self.steps.cell.write(head.render())
+            self.steps.done(head.weights)
+            return head.weights
+
+    def wait_synced(self, version: int | None = None, rollouts: int | None = None, timeout_s: float | None = None) -> float:
+        """Wait till `rollouts` (default: `min_rollouts`) eligible ones carry `version` (default: the newest), in seconds.
+
+        NoQuorum after `timeout_s` (default: `quorum_timeout`). Not needed before `rollouts.generate`, which waits by itself.
+        """
+        wanted = self.version if version is None else version
+        began = time.monotonic()
+        facts = self._follower.picture.coordinator
+        if facts is None:
+            raise NoQuorum("this group has no coordinator: nobody brings weights to its rollouts")
+        member, need = facts.rollout, facts.min_rollouts if rollouts is None else rollouts
+        limit = facts.quorum_timeout_s if timeout_s is None else timeout_s
+        if not self._follower.wait(lambda picture: self.steps.carried(picture, member, wanted) >= need, limit):
+            raise NoQuorum(f"fewer than {need} rollouts carry version {wanted}")
+        return time.monotonic() - began

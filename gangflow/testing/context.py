@@ -90,7 +90,7 @@ class FakeContext(Context):
         self.heartbeats: list[dict[str, Any]] = []
         """The fields of every `heartbeat` call of this life."""
         real = self.cluster.context("actor")
-        super().__init__(real.identity, real.client, aclient=real.aclient, wire=_Answers(self))
+        super().__init__(real.identity, real.client, aclient=real.shared.connect, wire=_Answers(self))
         self._heartbeat.fields.on_beat = self._note
 
     # --- what it did, as it is durable
