@@ -26,23 +26,27 @@ from gangflow.xce.placement.session import Session
 from tests.property.greedy import Greedy
 from tests.property.histories import History
 from tests.property.kept import Kept, batches_of
+from tests.property.test_scale import ScaleHistory
 from tests.unit.xce.core.plans import job, plan
 
 SEEDS = int(os.environ.get("SEEDS", "40"))
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def history(seed: int, scheduler: type = Scheduler, moves: int = 25) -> tuple[History, list[Batch]]:
+def history(
+    seed: int, scheduler: type = Scheduler, moves: int = 25, kind: type[History] = History
+) -> tuple[History, list[Batch]]:
     """A played history (the controller dies at random records of it) and what its journal has."""
-    played = History(seed, scheduler)
+    played = kind(seed, scheduler)
     played.play(moves)
     return played, batches_of(played.world.journal)
 
 
+@pytest.mark.parametrize("kind", [History, ScaleHistory])
 @pytest.mark.parametrize("seed", range(0, SEEDS, 2))
-def test_live_decisions_are_what_a_replay_decides(seed: int) -> None:
+def test_live_decisions_are_what_a_replay_decides(seed: int, kind: type[History]) -> None:
     """Property 41, Scenario 77: a machine that kept a ledger, and one that has the journal only, agree on every byte."""
-    played, batches = history(seed)
+    played, batches = history(seed, kind=kind)
     every = range(0, len(batches), 7)
     found = replay(Kept(batches, images=every))
     assert found.divergence is None, found.divergence
