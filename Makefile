@@ -35,7 +35,7 @@ sim: $(READY)
 	@SEEDS=200 $(BIN)/python -m pytest -q tests/property/test_machine_stateful.py
 
 nightly: $(READY) browser
-	@SEEDS=2000 $(BIN)/python -m pytest -q
+	@SEEDS=2000 FUZZ_EXAMPLES=300 $(BIN)/python -m pytest -q
 
 bench: $(READY)
 	@$(BIN)/python tests/benchmarks/run_all.py

@@ -20,6 +20,7 @@ from gangflow.xce.core.effects import Prepare
 from tests.conformance.served import ADMIN, Served, served
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "12"))
+pytestmark = pytest.mark.timeout(1_800)  # `make nightly` asks for much more
 PER_CLIENT = 4
 BOUNDED = settings(
     max_examples=EXAMPLES * 8, deadline=None, database=None, phases=(Phase.explicit, Phase.generate),

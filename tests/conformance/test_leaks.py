@@ -18,6 +18,7 @@ from gangflow.xce.core.state import TaskKey
 from tests.conformance.served import ADMIN, NEVER_MS, TOKENS, Served, owner, served
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "12")) // 2
+pytestmark = pytest.mark.timeout(1_800)  # `make nightly` asks for much more
 OWNERS = ("alice", "bob", "carol")
 OWNER = st.sampled_from(OWNERS)
 GET = (
