@@ -21,9 +21,9 @@ from gangflow.xce import codec
 from gangflow.xce.core.effects import TaskEffect
 from gangflow.xce.core.inputs import HostUp, Report
 from gangflow.xce.core.state import HostFacts, TaskKey
-from gangflow.xce.hosts import wire
+from gangflow.xce.hosts import older, wire
 from gangflow.xce.hosts.outbox import TASK_REPORTS
-from gangflow.xce.hosts.settings import BEAT_S, BUSY, AgentOptions
+from gangflow.xce.hosts.settings import BEAT_S, BUSY, PROTOCOL, AgentOptions
 from gangflow.xce.hosts.standing import write_atomically
 from gangflow.xce.ports import LogChunk, ModelState, ModelWanted
 
@@ -76,6 +76,8 @@ class _Session:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     welcome: wire.Welcome
+    protocol: int = PROTOCOL
+    """The agent's; an earlier one than ours if it holds tasks of before an upgrade."""
     answers: dict[int, asyncio.Future[dict[str, Any]]] = field(default_factory=dict)
     registered: asyncio.Event = field(default_factory=asyncio.Event)
     """The controller has taken what was pending, and the HostUps."""
@@ -169,6 +171,10 @@ class AgentLink:
 
     async def deliver(self, effects: Sequence[TaskEffect]) -> None:
         """Hand effects over. Raises OSError when the agent cannot be reached now."""
+        if self._session is not None and self._session.protocol < PROTOCOL:
+            effects, refused = older.understood(effects)
+            for refusal in refused:
+                self._reports.put_nowait((0, refusal))
         if effects:
             encoded = [msgspec.Raw(codec.encode(effect)) for effect in effects]
             await self._ask("deliver", seq=self._calls.position().seq, effects=encoded)
@@ -239,14 +245,17 @@ class AgentLink:
         """A welcomed connection."""
         reader, writer = await self._connect()
         try:
-            position = self._calls.position()
-            hello = wire.Hello(position.cluster_id, position.term, position.seq)
-            writer.write(wire.line("hello", 0, hello=hello))
-            await writer.drain()
-            async with asyncio.timeout(ANSWER_LIMIT_S):
-                answer = msgspec.json.decode(
-                    await reader.readline() or b'{"op":"error","code":"gone","message":"the agent hung up"}'
-                )
+            for protocol in (PROTOCOL, *older.PROTOCOLS):
+                position = self._calls.position()
+                hello = wire.Hello(position.cluster_id, position.term, position.seq, protocol)
+                writer.write(wire.line("hello", 0, hello=hello))
+                await writer.drain()
+                async with asyncio.timeout(ANSWER_LIMIT_S):
+                    answer = msgspec.json.decode(
+                        await reader.readline() or b'{"op":"error","code":"gone","message":"the agent hung up"}'
+                    )
+                if answer.get("code") != "protocol":
+                    break
         except BaseException:
             writer.transport.abort()
             raise
@@ -254,30 +263,39 @@ class AgentLink:
             writer.transport.abort()
             if answer.get("code") == "journal_regressed":
                 raise JournalRegressed(f"node {self.node}: {answer['message']}")
+            if answer.get("code") == "protocol":
+                raise AgentFailed(
+                    f"the agent of node {self.node} is of another version of gangflow: {answer['message']}, "
+                    f"and this one {PROTOCOL}",
+                    remedy="end the groups (`gangflow down`) with the version that they were started with",
+                )
             raise ConnectionError(f"node {self.node}: {answer.get('message')}")
-        session = _Session(reader, writer, msgspec.convert(answer["welcome"], wire.Welcome))
+        session = _Session(reader, writer, msgspec.convert(answer["welcome"], wire.Welcome), protocol)
+        if protocol < PROTOCOL and not session.welcome.inventory and self._may_spawn:
+            await self._retire(session, "it was of an earlier version")
         if tuple(replace(host, port_first=0) for host in session.welcome.hosts) != self._unplaced():
-            await self._retire(session)
+            if session.welcome.inventory or not self._may_spawn:
+                writer.transport.abort()
+                raise AgentFailed(
+                    f"the agent of node {self.node} serves other hosts than the cluster's description, and has tasks there",
+                    remedy="end the groups first, or start with the former description",
+                )
+            await self._retire(session, "the cluster's description has changed")
         return session
 
     def _unplaced(self) -> tuple[HostFacts, ...]:
         """Our hosts without port pools: those are the agent's to fill in."""
         return tuple(replace(host, port_first=0) for host in self._hosts)
 
-    async def _retire(self, session: _Session) -> NoReturn:
-        """The agent serves other hosts than the cluster's description names now: end it, so that another can take its place."""
+    async def _retire(self, session: _Session, why: str) -> NoReturn:
+        """End an agent that holds nothing, so that another can take its place."""
         try:
-            if session.welcome.inventory or not self._may_spawn:
-                raise AgentFailed(
-                    f"the agent of node {self.node} serves other hosts than the cluster's description, and has tasks there",
-                    remedy="end the groups first, or start with the former description",
-                )
             session.writer.write(wire.line("shutdown", 0))
             async with asyncio.timeout(ANSWER_LIMIT_S):
                 await session.reader.read()
         finally:
             session.writer.transport.abort()
-        raise ConnectionError(f"the agent of node {self.node} was ended: the cluster's description has changed")
+        raise ConnectionError(f"the agent of node {self.node} was ended: {why}")
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         path = self.directory / "agent.sock"
@@ -319,7 +337,7 @@ class AgentLink:
             session.registered.set()
             while True:
                 if waiting:
-                    session.writer.write(wire.line("ack", 0, upto=waiting[-1][0]))
+                    session.writer.write(wire.line("ack", 0, upto=max(number for number, _ in waiting)))
                 waiting = [await self._reports.get()]
                 while not self._reports.empty():
                     waiting.append(self._reports.get_nowait())
@@ -340,6 +358,8 @@ class AgentLink:
         while self._renew:
             try:
                 known = self._calls.on_alive(self.node, await self.renew())
+                if session.protocol < PROTOCOL and self._may_spawn and not (await self.status()).tasks:
+                    known = False  # its tasks have ended: the next hello replaces it
             except OSError as error:
                 _log.warning("node %s: the agent does not answer (%s)", self.node, error)
                 session.writer.transport.abort()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PROTOCOL = 1
-"""Of the socket between agent and link; a hello of another one is refused."""
+PROTOCOL = 2
+"""Of the socket between agent and link; a hello of another one is refused. Raised with whatever an agent of before would not
+understand, or would carry out without it. 1: no warnings, models, nor containers (a launch's `folder_words` and `cleanup`)."""
 EXIT_BUSY = 3
 """An agent's exit code when another one serves its folder."""
 BUSY = b"busy\n"
