@@ -75,14 +75,18 @@ def prepare(turn: Turn, group_id: str) -> None:
 
 
 def _explain(turn: Turn, group: Group) -> None:
-    """A claim that its provider could not make is named until it is there: a try may wait for it for as long as it lasts."""
+    """The claim that a try waits for is named, and why its provider could not make it: it may wait for as long as it lasts."""
     waits = [unready_claim(turn, group, slot) for slot in group.slots.values() if slot.state in BEFORE_START]
     failed = next((claim for claim in waits if claim is not None and claim.state is ClaimState.FAILED), None)
     if failed is not None:
         text = f"placed; attempt {failed.attempt} to make claim {failed.id} failed ({failed.message}); it is tried again"
         reason = replace(PREPARING_REASON, text=text)
-    elif any(claim is not None for claim in waits):
-        return
+    elif (slow := next((claim for claim in waits if claim is not None), None)) is not None:
+        if slow.attempt > 1 and slow.state is ClaimState.PROVISIONING:
+            # Why it failed before says more.
+            return
+        what = slow.state.value if slow.state is ClaimState.LOST else f"made by {slow.plan.provider}"
+        reason = replace(PREPARING_REASON, text=f"placed; waits for claim {slow.plan.name}, which is {what}")
     else:
         reason = PREPARING_REASON
     if group.reason != reason:

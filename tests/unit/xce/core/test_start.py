@@ -8,6 +8,7 @@ from dataclasses import replace
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.asks import Ask, Grant, Refusal
 from gangflow.xce.core.effects import Prepare, Start, Unprepare
+from gangflow.xce.core.evolve_group import PREPARING_REASON
 from gangflow.xce.core.plan import Action, BackoffPlan, BarrierPlan, Cause, ClaimPlan, RulePlan
 from gangflow.xce.core.state import GroupState, PendCode, SlotState, State
 from gangflow.xce.machine import handle
@@ -359,7 +360,9 @@ def test_whoever_was_refused_is_asked_again_only_when_something_came_back() -> N
 def test_a_claim_that_cannot_be_made_is_named_while_the_try_waits_for_it() -> None:
     stage = Stage()
     stage.submit(plan(job(), claims=(ClaimPlan("ckpt"),)))
-    waits = stage.group().reason
+    slow = stage.group().reason
+    assert slow is not None
+    assert slow.text == "placed; waits for claim ckpt, which is made by directory"
     claim = stage.claim("g1/ckpt")
     stage.feed(inp.ClaimFailed(claim.id, claim.attempt, "disk full"))
     group = stage.group()
@@ -371,4 +374,4 @@ def test_a_claim_that_cannot_be_made_is_named_while_the_try_waits_for_it() -> No
     assert stage.claim("g1/ckpt").attempt == 2
     assert stage.group().reason == group.reason, "it is not there yet"
     stage.claims_ready()
-    assert stage.group().reason == waits
+    assert stage.group().reason == PREPARING_REASON
