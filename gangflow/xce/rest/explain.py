@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from gangflow.xce.core.counts import to_place
 from gangflow.xce.core.plan import MemberPlan, TaskTerm
 from gangflow.xce.core.state import Group, GroupState, Host, HostState, Reason, SlotState, State
 from gangflow.xce.placement.select import Selection
 from gangflow.xce.placement.snapshot import ClusterView
+from gangflow.xce.rest.alone import too_large
 from gangflow.xce.rest.host_views import GPUS, PORTS, host_views
 from gangflow.xce.rest.schema import HostReason, HostView, WhyView
 from gangflow.xce.rest.sight import EVERYTHING, Sight
-from gangflow.xce.rest.views import queue_items, reason_view, slot_view
+from gangflow.xce.rest.views import queue_items, reason_view, slot_view, slots_of
 from gangflow.xce.rest.words import amount_text
 
 _STATES: Mapping[HostState, str] = {
@@ -27,17 +29,21 @@ _WAITING = frozenset({SlotState.PENDING, SlotState.BACKOFF})
 
 def why_view(state: State, group: Group, seq: int, level: int, sight: Sight = EVERYTHING) -> WhyView:
     """Why a group, or some slots of one that runs, wait. Levels 2 and 3 look at every host."""
+    large = too_large(state, group)
     group = _as_seen(group, sight)
+    if large and group.reason is not None:
+        # It waits for hosts: whoever runs now is in nobody's way.
+        group = replace(group, reason=replace(group.reason, blocker=""))
     position = next((item.position for item in queue_items(state.groups.values()) if item.id == group.id), 0)
     slots = tuple(
         slot_view(state, group, slot, sight)
         for slot in group.slots.values()
         if slot.state in _WAITING and slot.reason is not None and group.state is not GroupState.PENDING
     )
-    # Level 1 is what everybody asks for, all the time; it looks at no host.
+    # Level 1 is what everybody asks for, all the time; it says nothing of single hosts.
     every = () if level == 1 else tuple(_host_reasons(state, group))
     hosts = tuple(reason for reason in every if level == 3 or (level == 2 and reason.candidate))
-    lines = tuple(_lines(state, group, position, level, every))
+    lines = tuple(_lines(state, group, position, level, every, large))
     return WhyView(
         seq=seq,
         id=group.id,
@@ -46,6 +52,7 @@ def why_view(state: State, group: Group, seq: int, level: int, sight: Sight = EV
         level=level,
         position=position,
         reason=reason_view(group.reason),
+        too_large=large,
         slots=slots,
         hosts=hosts,
         lines=lines,
@@ -59,9 +66,11 @@ def _as_seen(group: Group, sight: Sight) -> Group:
     return replace(group, reason=sight.reason(group.reason), slots=slots)
 
 
-def _lines(state: State, group: Group, position: int, level: int, every: tuple[HostReason, ...]) -> Iterator[str]:
+def _lines(state: State, group: Group, position: int, level: int, every: tuple[HostReason, ...], large: str) -> Iterator[str]:
     if group.reason is not None:
         yield from _reason_lines(group.reason, "")
+        if large:
+            yield f"  larger than the cluster is now, with nothing else running: {large};"
         if position:
             yield f" Place in the queue: {position};"
     waiting = [slot for slot in group.slots.values() if slot.state in _WAITING and slot.reason is not None]
@@ -109,33 +118,35 @@ def _counted(reasons: list[HostReason] | tuple[HostReason, ...]) -> list[tuple[s
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What a slot that waits needs on one host, at the least: one task."""
+    """What the waiting slots of a member need of one term: so many tasks of one shape."""
 
     member: MemberPlan
     index: int
+    """The first of the slots."""
     term: TaskTerm
+    tasks: int
+    """Of all the slots that must be placed together."""
 
 
 def _wanted(group: Group) -> Iterator[_Wanted]:
-    """One waiting slot of each member: its others want the same."""
-    seen: dict[str, None] = {}
-    for slot in group.slots.values():
-        if slot.state is SlotState.PENDING and not slot.tasks and slot.member not in seen:
-            seen[slot.member] = None
-            member = group.plan.member(slot.member)
-            yield from (_Wanted(member, slot.index, term) for term in member.terms)
+    """Of a group that waits as a whole, all that must start together; of one that runs, one slot: each waits by itself."""
+    for member in group.plan.members:
+        waiting = [slot for slot in slots_of(group, member.name) if slot.state is SlotState.PENDING and not slot.tasks]
+        together = to_place(group, member) if group.state is GroupState.PENDING and waiting else waiting[:1]
+        if waiting:
+            slots = max(1, len(together))
+            yield from (_Wanted(member, waiting[0].index, term, term.count * slots) for term in member.terms)
 
 
 def _host_reasons(state: State, group: Group) -> Iterator[HostReason]:
     wanted = list(_wanted(group))
     if not wanted:
         return
-    ruled_out = _ruled_out(state, [want.term.select for want in wanted])
+    ruled_out, devices = _ruled_out(state, [want.term.select for want in wanted]), _devices(state)
     for view in host_views(state):
         host = state.hosts[view.name]
-        share = _largest_share(state, host)
         for want in wanted:
-            text, candidate = _one_reason(group, host, view, share, want)
+            text, candidate = _one_reason(group, host, view, devices[view.name], want)
             if candidate and (want.term.select, view.name) in ruled_out:
                 text, candidate = f"Requirement not met: select[{want.term.select}]", False
             yield HostReason(host=view.name, member=want.member.name, index=want.index, text=text, candidate=candidate)
@@ -155,19 +166,21 @@ def _ruled_out(state: State, selects: list[str]) -> frozenset[tuple[str, str]]:
     )
 
 
-def _largest_share(state: State, host: Host) -> int:
-    """The most that is free of one GPU of the host, in thousandths: a fraction stays on one device."""
-    used: Counter[int] = Counter()
+def _devices(state: State) -> dict[str, list[int]]:
+    """What is free of each GPU of each host, in thousandths."""
+    free = {name: [1_000] * host.facts.gpus for name, host in state.hosts.items()}
     for group in state.groups.values():
         for slot in group.slots.values():
             for task in slot.tasks:
-                if task.host == host.facts.name:
-                    used.update(dict(task.gpus))
-    return max((1_000 - used[device] for device in range(host.facts.gpus)), default=0)
+                devices = free.get(task.host, [])
+                for device, milli in task.gpus:
+                    if device < len(devices):
+                        devices[device] -= milli
+    return free
 
 
-def _one_reason(group: Group, host: Host, view: HostView, gpu_share: int, want: _Wanted) -> tuple[str, bool]:
-    """What keeps one task off one host, and whether the host is a candidate."""
+def _one_reason(group: Group, host: Host, view: HostView, devices: list[int], want: _Wanted) -> tuple[str, bool]:
+    """What keeps the tasks of a member off one host, and whether the host is a candidate."""
     if host.state is not HostState.UP:
         return _STATES[host.state], False
     if view.name in group.excluded:
@@ -181,10 +194,26 @@ def _one_reason(group: Group, host: Host, view: HostView, gpu_share: int, want: 
         if name not in view.counters or view.counters[name].total < amount:
             total = view.counters[name].total if name in view.counters else 0
             return f"Never enough {name}: a task needs {amount_text(name, amount)} of {amount_text(name, total)}", False
+    room = want.tasks
     for name, amount in needs.items():
         free = view.counters[name].total - view.counters[name].used
         if free < amount:
             return f"Not enough {name}: a task needs {amount_text(name, amount)}, {amount_text(name, free)} free", True
-    if needs[GPUS] and gpu_share < min(needs[GPUS], 1_000):
+        room = min(room, free // amount if amount else room)
+    if needs[GPUS]:
+        room = min(room, _tasks_by_gpu(devices, needs[GPUS]))
+    if not room:
         return "Not enough gpus: no device has a large enough share free", True
-    return "Room for one task; not for all that must start together", True
+    if room < want.tasks:
+        return f"Room for {room} of the {want.tasks} tasks of {want.member.name} that must start together", True
+    if group.state is not GroupState.PENDING:
+        return f"Room for {want.member.name}[{want.index}]; its turn has not come, or a packing keeps it off", True
+    every = "the task" if want.tasks == 1 else f"all {want.tasks} tasks"
+    return f"Room for {every} of {want.member.name}; not for all that must start together", True
+
+
+def _tasks_by_gpu(devices: list[int], milli: int) -> int:
+    """How many tasks find their GPUs on devices of which this much is free: a fraction stays on one device."""
+    if milli < 1_000:
+        return sum(free // milli for free in devices)
+    return sum(free == 1_000 for free in devices) * 1_000 // milli

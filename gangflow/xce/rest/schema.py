@@ -322,6 +322,8 @@ class WhyView(View):
     position: int = 0
     """Place in the queue, from 1; 0: it does not wait for a place."""
     reason: ReasonView | None = None
+    too_large: str = ""
+    """What is missing even with nothing else running, and what could change that: then nobody is its blocker."""
     slots: tuple[SlotView, ...] = ()
     """Slots that wait on their own."""
     hosts: tuple[HostReason, ...] = ()
