@@ -406,8 +406,10 @@ class World:
             self.feed(inp.ClaimFailed(effect.claim, effect.attempt, "disk full"))
         else:
             self.claims[effect.claim] = effect.attempt
-            host = effect.hosts[0] if effect.provider == "local" and effect.hosts else ""
-            self.feed(inp.ClaimReady(effect.claim, effect.attempt, f"/claims/{effect.claim}", host))
+            bound = effect.hosts if effect.provider == "local" else ()
+            host = bound[0] if bound else ""
+            hosts = bound if effect.slot is not None and len(bound) > 1 else ()
+            self.feed(inp.ClaimReady(effect.claim, effect.attempt, f"/claims/{effect.claim}", host, hosts))
 
     def lose_claim(self, claim: Claim) -> None:
         """What was made of a claim is gone; its provider's next look finds that out."""

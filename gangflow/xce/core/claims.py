@@ -8,13 +8,14 @@ from __future__ import annotations
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.claim_ids import bound_to, claim_id, claims_for, claims_of, names, retained_id
 from gangflow.xce.core.events import ClaimChanged, ClaimForgotten
+from gangflow.xce.core.limits import REASONS_MAX
 from gangflow.xce.core.plan import BackoffPlan, ClaimPlan
 from gangflow.xce.core.policy import grow
-from gangflow.xce.core.state import Claim, ClaimState, Group, HostState, Slot, SlotState
+from gangflow.xce.core.state import Claim, ClaimState, Group, GroupState, HostState, Slot, SlotState
 from gangflow.xce.core.turn import Turn
 from gangflow.xce.renew import replace
 
-C = ClaimState
+C, G = ClaimState, GroupState
 HELD = frozenset({C.PROVISIONING, C.READY, C.FAILED, C.LOST})
 """A provider has, or may have, something of it."""
 TO_MAKE = frozenset({C.NEW, C.FAILED, C.LOST, C.GONE})
@@ -85,7 +86,9 @@ def _stands(turn: Turn, claim: Claim, hosts: dict[str, None]) -> bool:
     places = bound_to(claim)
     if not all((host := turn.host(name)) is not None and host.state in THERE for name in places):
         return False
-    return not claim.member or all(name in places for name in hosts)
+    if not claim.member:
+        return True
+    return all(name in places for name in hosts) if claim.hosts else claim.host in hosts
 
 
 def _leave_behind(turn: Turn, group: Group, claim: Claim) -> None:
@@ -160,9 +163,17 @@ def ready(turn: Turn, report: inp.ClaimReady) -> None:
         return
     move(turn, claim, C.READY, path=report.path, host=host, hosts=hosts)
     if not claim.group:
-        for group in turn.draft.groups.values():
-            if not group.state.terminal and names(group.plan, claim.id):
-                turn.touch(group.id)
+        for user in turn.draft.groups.values():
+            if not user.state.terminal and names(user.plan, claim.id):
+                turn.touch(user.id)
+        return
+    group = turn.group(claim.group)
+    if group is not None and host and claim.member and wanted(group, claim):
+        slot = group.slots[claim.member, claim.index]
+        made = turn.draft.claims[claim.id]
+        if not _stands(turn, made, {task.host: None for task in slot.tasks}):
+            # It was made where the slot was to be when it was asked for.
+            _leave_behind(turn, group, made)
 
 
 def failed(turn: Turn, report: inp.ClaimFailed) -> None:
@@ -175,6 +186,11 @@ def failed(turn: Turn, report: inp.ClaimFailed) -> None:
 def _fail(turn: Turn, claim: Claim, message: str) -> None:
     until = turn.now_ms + max(1, grow(pauses(turn, claim), claim.attempt - 1))
     move(turn, claim, C.FAILED, message=message, until_ms=until)
+    if not claim.group:
+        # Those who wait say why. When many wait, a session's first ones do, as for any other reason.
+        waiting = [group.id for group in turn.draft.groups.values() if group.state is G.PENDING and names(group.plan, claim.id)]
+        for group_id in waiting[:REASONS_MAX]:
+            turn.touch(group_id)
 
 
 def pauses(turn: Turn, claim: Claim) -> BackoffPlan:

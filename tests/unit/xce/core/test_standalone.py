@@ -104,6 +104,12 @@ def test_a_provider_that_fails_or_is_slow_is_asked_again_after_growing_pauses() 
     assert waits == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
     stage.wait(5_000)
     assert (stage.claim("data").state, stage.claim("data").message) == (C.FAILED, "not ready after 5000 ms")
+    stage.wait(60_000)
+    stage.submit(using())
+    stage.feed(inp.ClaimFailed("data", stage.claim("data").attempt, "no licence"))
+    reason = stage.group().reason
+    assert reason is not None
+    assert reason.text == "claim data is FAILED (no licence)"
     assert stage.feed(inp.ClaimReady("data", 9, "/late")).events == (), "its time was over"
 
 
@@ -382,6 +388,24 @@ def test_a_claim_that_was_left_behind_is_released_where_it_was_before_it_is_made
     stage.claims_released()
     (provision,) = stage.due(Provision)
     assert (provision.attempt, provision.hosts) == (2, ("h0", "h1"))
+
+
+def test_a_claim_that_is_made_where_its_slot_is_not_any_more_is_not_used() -> None:
+    """The slot moved while its claim was being made: what comes late is released, and made where the slot is now."""
+    stage = Stage()
+    stage.submit(plan(job(), claims=(ClaimPlan("m", scope="actor"),)))
+    assert [effect.hosts for effect in stage.due(Provision)] == [("h0",)]
+    stage.lose("h0", fence_ms=0)
+    stage.wait(1_000)
+    assert stage.group().state is G.PREPARING
+    assert [effect.hosts for effect in stage.due(Provision)] == [("h1",)]
+    stage.up_host("h0", "b2")
+    attempt = stage.claim("g1/actor[0]/m").attempt
+    stage.feed(inp.ClaimReady("g1/actor[0]/m", attempt, "/on/h0", "h0"))
+    assert stage.due(Prepare) == []
+    assert [effect.hosts for effect in stage.due(Release)] == [("h0",)]
+    stage.claims_released()
+    assert [effect.hosts for effect in stage.due(Provision)] == [("h1",)]
 
 
 def test_losing_one_of_the_hosts_of_a_claim_loses_it() -> None:
