@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +18,7 @@ from gangflow.xce.core.inputs import Request as Asked
 from gangflow.xce.core.plan import MemberPlan
 from gangflow.xce.core.state import Claim, Group, Slot, State
 from gangflow.xce.rest import rights
+from gangflow.xce.rest.admitting import Delegation
 from gangflow.xce.rest.messages import MAX_INT
 from gangflow.xce.rest.port import ControllerPort
 from gangflow.xce.rest.problems import Refusal, forbidden, not_found, refused, superseded
@@ -181,16 +182,12 @@ async def _asked(
 async def _delegated(
     request: Request,
     delegation: Annotated[str, Header(alias=DELEGATION_HEADER, description="delegation tokens, separated by commas")] = "",
-) -> frozenset[str]:
+) -> Delegation:
     service: Service = request.app.state.service
     sent = [token.strip() for token in delegation.split(",") if token.strip()]
     if len(sent) > DELEGATIONS:
         raise Refusal(422, "invalid_request", f"{DELEGATION_HEADER} has {len(sent)} tokens; at most {DELEGATIONS}")
-    named = [service.tokens.delegated(token, service.controller.now_ms()) for token in sent]
-    if None in named:
-        text = f"{DELEGATION_HEADER}: token {named.index(None) + 1} of {len(named)} is no delegation token, or has expired"
-        raise Refusal(403, "forbidden", text)
-    return frozenset(owner for owner in named if owner is not None)
+    return Delegation(tuple(service.tokens.delegated(token, service.controller.now_ms()) for token in sent))
 
 
 Serving = Annotated[Service, Depends(_service)]
@@ -198,8 +195,8 @@ Caller = Annotated[Principal, Depends(_caller)]
 """Whoever calls; `entitled` has seen to it that he may."""
 Asking = Annotated[Asked, Depends(_asked)]
 """Idempotency key, digest and term of a command."""
-Delegated = Annotated[frozenset[str], Depends(_delegated)]
-"""Other owners whom the caller may name. 403 if one of the tokens is not good."""
+Delegated = Annotated[Delegation, Depends(_delegated)]
+"""Other owners whom the caller may name. A token that is not good is as if it were not there."""
 Index = Annotated[int, Path(ge=0, le=MAX_INT, description="of the slot, from 0")]
 
 
@@ -235,6 +232,11 @@ def require_newest(slot: Slot, incarnation: int, what: str) -> None:
     """409 `superseded` unless `incarnation` is the slot's newest."""
     if incarnation != slot.incarnation:
         raise superseded(f"{what} {incarnation} of {slot.member}[{slot.index}]; the newest is {slot.incarnation}")
+
+
+def over_for(caller: Principal, service: Service) -> Callable[[], bool]:
+    """Whether the caller's token has ended meanwhile."""
+    return lambda: 0 < caller.expires_ms <= service.controller.now_ms()
 
 
 def client_of(request: Request, caller: Principal) -> str:

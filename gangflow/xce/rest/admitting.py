@@ -26,14 +26,35 @@ if TYPE_CHECKING:
     from gangflow.specs.cluster import ClusterSpec
 
 
+LIVE_GROUPS = 10_000
+"""Of one owner: each is in every state image and in every list. A whole cluster is measured with so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delegation:
+    """What came in `XCE-Delegation`."""
+
+    named: tuple[str | None, ...] = ()
+    """Per token the owner whom it lets its holder name; None for one that is none, or has expired."""
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        return tuple(sorted({owner for owner in self.named if owner is not None}))
+
+    @property
+    def bad(self) -> str:
+        """Which of the tokens are not good; empty: all are."""
+        wrong = [str(number) for number, owner in enumerate(self.named, 1) if owner is None]
+        return f"token {', '.join(wrong)} of the {len(self.named)} that were sent is none, or has expired" if wrong else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Submission:
     """A document, and who brings it."""
 
     document: dict[str, Any]
     caller: Principal
-    delegated: frozenset[str]
-    """Other owners whom the caller may name."""
+    delegation: Delegation
     asked: Request
     plain: bool = False
     """It must be a plain job or replica set."""
@@ -45,14 +66,14 @@ class Submission:
 
     def may_name(self, owner: str) -> bool:
         """May the caller charge this owner, and use what is his?"""
-        return self.caller.role is Role.ADMIN or owner == self.caller.owner or owner in self.delegated
+        return self.caller.role is Role.ADMIN or owner == self.caller.owner or owner in self.delegation.owners
 
 
 def admitted(submission: Submission, state: State, cluster: ClusterSpec | None, providers: Catalog = BUILT_IN) -> GroupPlan:
     """The plan of a valid document.
 
     SpecError names every path that is wrong, NotYetError what is not enforced; a Refusal says which owner may not be named
-    (403), or what no host could ever hold.
+    (403), that its owner has too many groups (429), or what no host could ever hold.
     """
     spec = validate(CoStartGroup, submission.document)
     if submission.plain and not spec.plain:
@@ -67,6 +88,10 @@ def admitted(submission: Submission, state: State, cluster: ClusterSpec | None, 
     plan = admit(spec, known, owner=submission.owner, providers=providers, claims=usable)
     if answered:
         return plan
+    living = sum(group.plan.owner == plan.owner and not group.state.terminal for group in state.groups.values())
+    if living >= LIVE_GROUPS:
+        text = f"{plan.owner} has {living} groups that have not ended; at most {LIVE_GROUPS}"
+        raise Refusal(429, "too_many_groups", text, headers={"Retry-After": "60"})
     # Before the first host registers nothing fits, and that says nothing: the group waits.
     reason = never_fits(state.hosts, state.levels, plan) if state.hosts else None
     if reason is not None:
@@ -93,8 +118,9 @@ def _strangers(submission: Submission, spec: CoStartGroup) -> Iterator[Fault]:
 
 
 def _expected(submission: Submission) -> str:
-    names = ", ".join([submission.caller.owner, *sorted(submission.delegated)])
-    return f"an owner whom the caller may name ({names}); another one takes his delegation token, or the admin's token"
+    names = ", ".join([submission.caller.owner, *submission.delegation.owners])
+    bad = f"; {submission.delegation.bad}" if submission.delegation.bad else ""
+    return f"an owner whom the caller may name ({names}); another one takes his delegation token, or the admin's token{bad}"
 
 
 def _usable_claims(submission: Submission, state: State) -> list[str]:

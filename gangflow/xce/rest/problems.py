@@ -57,6 +57,7 @@ TITLES = {
     "not_ready": "The controller is not ready",
     "superseded": "Not the newest incarnation",
     "too_large": "The request is too large",
+    "too_many_groups": "Too many groups of one owner",
     "too_many_streams": "Too many streams",
     "unauthorized": "A valid bearer token is needed",
     "unreachable_host": "The host's agent does not answer",

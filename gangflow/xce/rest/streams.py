@@ -48,19 +48,26 @@ class Streams:
                 429, "too_many_streams", f"{client} has {self.open[client]} streams open", headers={"Retry-After": "5"}
             )
 
-    def response(self, client: str, source: AsyncGenerator[bytes, None], idle: Callable[[], bytes]) -> StreamingResponse:
-        """Serve a source of messages; `idle()` is sent when it has been silent for the keepalive period."""
-        self.admit(client)
-        return _Stream(self, client, self._pump(source, idle))
+    def response(
+        self, client: str, source: AsyncGenerator[bytes, None], idle: Callable[[], bytes], over: Callable[[], bool]
+    ) -> StreamingResponse:
+        """Serve a source of messages; `idle()` is sent when it has been silent for the keepalive period.
 
-    async def _pump(self, source: AsyncGenerator[bytes, None], idle: Callable[[], bytes]) -> AsyncGenerator[bytes, None]:
+        It ends when `over()`: whoever reads it may not any more, and is told so when he connects again.
+        """
+        self.admit(client)
+        return _Stream(self, client, self._pump(source, idle, over))
+
+    async def _pump(
+        self, source: AsyncGenerator[bytes, None], idle: Callable[[], bytes], over: Callable[[], bool]
+    ) -> AsyncGenerator[bytes, None]:
         closing = asyncio.ensure_future(self._closing.wait())
         step: asyncio.Task[bytes | None] | None = None
         try:
             while True:
                 step = step or asyncio.ensure_future(_next(source))
                 done, _ = await asyncio.wait({step, closing}, timeout=self._keepalive_s, return_when=asyncio.FIRST_COMPLETED)
-                if closing in done:
+                if closing in done or over():
                     return
                 if not done:
                     yield idle()

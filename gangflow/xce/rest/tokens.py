@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -48,6 +48,8 @@ class Principal:
     """Of a task's token."""
     owner: str = ""
     """Of an owner's token."""
+    expires_ms: int = field(default=0, compare=False)
+    """When its token ends; 0: it does not by itself."""
 
     @property
     def name(self) -> str:
@@ -91,19 +93,20 @@ class Tokens:
         task = self._read(TASK_PREFIX, bearer)
         if task is not None:
             return Principal(Role.TASK, TaskKey(*task))
-        owner = self._named(OWNER_PREFIX, bearer, now_ms)
-        return Principal(Role.OWNER, owner=owner) if owner else None
+        named = self._named(OWNER_PREFIX, bearer, now_ms)
+        return Principal(Role.OWNER, owner=named[0], expires_ms=named[1]) if named else None
 
     def delegated(self, token: str, now_ms: int) -> str | None:
         """The owner whom the holder of a delegation token may name; None if it is none, or expired."""
-        return self._named(DELEGATION_PREFIX, token, now_ms)
+        named = self._named(DELEGATION_PREFIX, token, now_ms)
+        return named[0] if named else None
 
-    def _named(self, prefix: str, token: str, now_ms: int) -> str | None:
+    def _named(self, prefix: str, token: str, now_ms: int) -> tuple[str, int] | None:
         content = self._read(prefix, token)
         if content is None:
             return None
         owner, expires_ms = content
-        return str(owner) if now_ms < expires_ms else None
+        return (str(owner), int(expires_ms)) if now_ms < expires_ms else None
 
     def _made(self, prefix: str, content: list[Any]) -> str:
         payload = json.dumps(content).encode()

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from gangflow.errors import Gone
-from gangflow.xce.rest.access import Caller, Serving, client_of
+from gangflow.xce.rest.access import Caller, Serving, client_of, over_for
 from gangflow.xce.rest.event_sight import Watching
 from gangflow.xce.rest.json_text import StrictRoute
 from gangflow.xce.rest.messages import MAX_INT, ProblemView
@@ -55,6 +55,7 @@ async def events(
         client_of(request, caller),
         _records(source, first, watching, until, position),
         lambda: message(ident=position[0], comment="keepalive"),
+        over_for(caller, service),
     )
 
 

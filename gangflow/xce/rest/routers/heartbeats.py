@@ -9,7 +9,18 @@ from fastapi import APIRouter, Query, Request, Response
 
 from gangflow.xce.core.inputs import TakeCoordination
 from gangflow.xce.core.state import TaskKey
-from gangflow.xce.rest.access import Asking, Caller, OfGroup, OfSlot, Service, Serving, client_of, require_newest, shown
+from gangflow.xce.rest.access import (
+    Asking,
+    Caller,
+    OfGroup,
+    OfSlot,
+    Service,
+    Serving,
+    client_of,
+    over_for,
+    require_newest,
+    shown,
+)
 from gangflow.xce.rest.json_text import StrictRoute, strict_json
 from gangflow.xce.rest.messages import MAX_INT, BeatList, BeatView, Done, TermView
 from gangflow.xce.rest.port import Beat
@@ -61,7 +72,9 @@ async def beats(found: OfGroup, request: Request, caller: Caller, service: Servi
     seq, his = service.controller.seq, service.sight(caller).members(found)
     if follow:
         source = _followed(service, found.id, his)
-        return service.streams.response(client_of(request, caller), source, lambda: message(comment="keepalive"))
+        return service.streams.response(
+            client_of(request, caller), source, lambda: message(comment="keepalive"), over_for(caller, service)
+        )
     latest = tuple(beat_view(beat) for _, beat in sorted(service.controller.beats(found.id).items()) if beat.member in his)
     return shown(
         BeatList(

@@ -13,7 +13,18 @@ from gangflow.xce.core.inputs import DrainSlot, ReportSlot, RestartSlot
 from gangflow.xce.core.plan import REPORTABLE_CAUSES, Cause
 from gangflow.xce.core.state import Slot, TaskKey
 from gangflow.xce.ports import LogChunk
-from gangflow.xce.rest.access import Asking, Caller, OfGroup, OfSlot, Service, Serving, client_of, require_newest, shown
+from gangflow.xce.rest.access import (
+    Asking,
+    Caller,
+    OfGroup,
+    OfSlot,
+    Service,
+    Serving,
+    client_of,
+    over_for,
+    require_newest,
+    shown,
+)
 from gangflow.xce.rest.json_text import StrictRoute
 from gangflow.xce.rest.messages import MAX_INT, Done, DrainBody, LogView, ReportBody, RestartBody, SignalBody
 from gangflow.xce.rest.problems import Refusal, not_found
@@ -91,7 +102,12 @@ async def log(
         return shown(first)
     position = [first.next_offset]
     source = _followed(service, key, stream, limit, first, position)
-    return service.streams.response(client_of(request, caller), source, lambda: message(ident=position[0], comment="keepalive"))
+    return service.streams.response(
+        client_of(request, caller),
+        source,
+        lambda: message(ident=position[0], comment="keepalive"),
+        over_for(caller, service),
+    )
 
 
 async def _followed(

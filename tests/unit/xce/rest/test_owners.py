@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from gangflow.errors import SpecError, Unauthorized
+from gangflow.errors import SpecError, Unauthorized, XceError
 from gangflow.xce.core.inputs import CreateClaim, SubmitGroup
+from gangflow.xce.rest import admitting
 from gangflow.xce.rest.aclient import AsyncClient
 from gangflow.xce.rest.tokens import Tokens
 from tests.inprocess import InProcess
@@ -82,10 +83,26 @@ async def test_another_owner_takes_his_delegation(
 
 @pytest.mark.parametrize("bad", ["guess", TOKENS.owner_token("bob", LATER), TOKENS.delegation_token("bob", NOW), ADMIN])
 async def test_a_delegation_that_is_none_is_refused(bad: str, as_owner: AsOwner, controller: FakeController) -> None:
+    """It is as if it were not there; who needed it is told that it is not good."""
     async with as_owner("alice") as alice:
-        with pytest.raises(Unauthorized, match="token 2 of 2 is no delegation token, or has expired"):
-            await alice.submit(group("", "bob"), delegation=[BOBS, bad])
-    assert not controller.commands
+        with pytest.raises(Unauthorized, match="token 2 of the 2 that were sent is none, or has expired"):
+            await alice.submit(group("", "bob"), delegation=[TOKENS.delegation_token("carol", LATER), bad])
+        assert not controller.commands
+        await alice.submit(group("", "bob"), delegation=[bad, BOBS])
+        await alice.submit(group(), delegation=[bad])
+
+
+async def test_groups_of_one_owner_are_bounded(
+    as_owner: AsOwner, controller: FakeController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has too many waits until some have ended; who has none does not wait for him."""
+    monkeypatch.setattr(admitting, "LIVE_GROUPS", 1)
+    async with as_owner("alice") as alice, as_owner("dave") as dave:
+        with pytest.raises(XceError, match="alice has 1 groups that have not ended") as refusal:
+            await alice.submit(group())
+        assert (refusal.value.status, refusal.value.problem) == (429, "too_many_groups")
+        await dave.submit(group())
+    assert submitted(controller)[0] == "dave"
 
 
 async def test_a_plain_job_is_a_group_of_one(as_owner: AsOwner, controller: FakeController) -> None:

@@ -16,6 +16,9 @@ from gangflow.xce.core.state import GroupState, TaskKey
 from gangflow.xce.rest.aclient import AsyncClient
 from gangflow.xce.rest.messages import EventView
 from gangflow.xce.rest.server import end_streams
+from gangflow.xce.rest.tokens import Tokens
+from tests.inprocess import InProcess
+from tests.unit.xce.rest.conftest import ADMIN
 from tests.unit.xce.rest.fake import FakeController, host
 
 AsTask = Callable[..., AsyncClient]
@@ -192,3 +195,18 @@ async def test_a_log_is_followed_to_its_end(admin: AsyncClient, controller: Fake
         assert (await anext(stream)).text == "two\n"
         controller.ended.add(key)
         assert [piece.text async for piece in stream] == []
+
+
+async def test_a_stream_ends_with_its_readers_token(
+    app: object, controller: FakeController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An owner who watches when his token ends is told so when he connects again."""
+    token = Tokens(ADMIN).owner_token("alice", controller.now_ms() + 1_000)
+    headers = {"Authorization": f"Bearer {token}"}
+    async with httpx.AsyncClient(transport=InProcess(app), base_url="http://xce", headers=headers) as alice:
+        async with asyncio.timeout(10), alice.stream("GET", "/v1/events") as answer:
+            lines = answer.aiter_lines()
+            assert await anext(lines) == ": watching"
+            monkeypatch.setattr(controller, "now_ms", lambda: 9_000)
+            assert [line async for line in lines if line.startswith("data")] == []
+        assert (await alice.get("/v1/events")).status_code == 401
