@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gangflow.errors import JournalCorrupt, JournalError
 from gangflow.xce.core.draft import Draft
-from gangflow.xce.core.evolve import absorb
+from gangflow.xce.core.evolve import APPLY
 from gangflow.xce.core.lifecycle import InvalidTransition
 from gangflow.xce.core.state import State
 from gangflow.xce.journal import image, record
@@ -43,9 +43,10 @@ def recover(journal: Records) -> Recovered:
     draft = Draft(state, state.now_ms)  # one for all: freezing after each batch would copy whole mappings for nothing
     for each in journal.records(seq):
         draft.now_ms, events = record.decisions(each.raw)
+        draft.touch()
         try:
             for event in events:
-                absorb(draft, event)
+                APPLY[type(event)](draft, event)
         except (InvalidTransition, LookupError, ValueError, TypeError) as error:
             where = f"the batch at seq {each.first_seq}, decided by gangflow {record.code_of(each.raw)},"
             raise JournalError(f"{where} cannot be applied: {error!r}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gangflow.xce.core.events import Event
 from gangflow.xce.journal.record import Batch
@@ -19,8 +19,7 @@ class Stamped:
     event: Event
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """A batch as it was written (`record.decode` reads it); it continues the chain of digests."""
 
     first_seq: int

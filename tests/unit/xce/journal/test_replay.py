@@ -139,7 +139,7 @@ def test_without_beginning_and_image_nothing_can_be_said() -> None:
 
 def test_from_uses_the_newest_image_before_it() -> None:
     journal = Kept(story(), images=(2, 6))
-    journal.kept[1] = replace(journal.kept[1], raw=b"not to be read")
+    journal.kept[1] = journal.kept[1]._replace(raw=b"not to be read")
     assert replay(journal, after=story()[8].last_seq).divergence is None
 
 
@@ -184,7 +184,7 @@ def test_the_same_in_other_words_is_the_same(monkeypatch: pytest.MonkeyPatch) ->
     number, _ = where(story(), ev.SlotChanged)
     shorter = journal.kept[number].raw.replace(b',"run_until_ms":0', b"")
     assert shorter != journal.kept[number].raw
-    journal.kept[number] = replace(journal.kept[number], raw=shorter)
+    journal.kept[number] = journal.kept[number]._replace(raw=shorter)
     found = replay(journal)
     assert (found.divergence, found.reworded) == (None, 1)
 
@@ -300,14 +300,14 @@ def test_a_damaged_image_on_the_way_is_a_note() -> None:
 def test_a_record_that_cannot_be_applied_on_the_way_is_said() -> None:
     journal = Kept(story())
     odd = replace(story()[3], events=(ev.HostExcluded("g77", "h0"),))
-    journal.kept[3] = replace(journal.kept[3], raw=records.encode(odd))
+    journal.kept[3] = journal.kept[3]._replace(raw=records.encode(odd))
     with pytest.raises(JournalError, match="cannot be applied"):
         replay(journal, after=journal.kept[3].last_seq)
 
 
 def test_a_record_of_no_version_of_ours_is_an_error() -> None:
     journal = Kept(story())
-    journal.kept[2] = replace(journal.kept[2], raw=b'{"v":1,"nothing":2}')
+    journal.kept[2] = journal.kept[2]._replace(raw=b'{"v":1,"nothing":2}')
     with pytest.raises(JournalError, match="cannot be read"):
         replay(journal)
     assert records.code_of(b"\xff") == ""
