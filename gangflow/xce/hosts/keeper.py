@@ -19,6 +19,7 @@ from gangflow.xce.core.inputs import TaskExited, TaskPrepared, TaskRefused, Task
 from gangflow.xce.core.plan import Cause
 from gangflow.xce.core.state import HostFacts, TaskKey
 from gangflow.xce.hosts import kernel, marks, proctree, records, tasklog
+from gangflow.xce.hosts.brief import clean_up
 from gangflow.xce.hosts.census import Census
 from gangflow.xce.hosts.cgroups import AgentGroup
 from gangflow.xce.hosts.children import Children
@@ -138,11 +139,19 @@ class TaskKeeper:
             for process in left.values():
                 proctree.kill(process)
             await asyncio.sleep(VERIFY_PERIODS_S[min(attempt, len(VERIFY_PERIODS_S) - 1)])
-        for folder, record in await self.on_disk(lambda: list(records.left_behind(self._tasks))):
+        left_behind = await self.on_disk(lambda: list(records.left_behind(self._tasks)))
+        await asyncio.gather(*(self._clean_up(record) for _, record in left_behind if record.exit is None and record.cleanup))
+        for folder, record in left_behind:
             lost = TaskExited(
                 record.task, record.host, Cause.AGENT_LOST, message="its host agent died", stderr_tail=tasklog.tail(folder)
             )
             self._bury(record.exit or lost)
+
+    async def _clean_up(self, record: records.Record) -> None:
+        """What the container of a task left that ended with its agent: where a daemon runs it, all of it."""
+        environment = {**self._inherited, marks.VARIABLE: self._mark(record.task, nested=True)}
+        if error := await clean_up(self.children, record.cleanup, environment=environment):
+            log.warning("%s: clean-up: %s", record.task, error)
 
     # --- effects ----------------------------------------------------------------------------------------------------
 
@@ -247,7 +256,7 @@ class TaskKeeper:
             return
         prepared.close()
         entry.run = run
-        record = records.Record(entry.task, entry.host, run.pid)
+        record = records.Record(entry.task, entry.host, run.pid, cleanup=entry.launch.cleanup)
         # A moment later, so that it does not slow down the starts of the same order. Until then a crash of the agent tells the
         # controller as much: it finds the task missing.
         entry.noting = asyncio.get_running_loop().call_later(RECORD_DELAY_S, self._settle, run, record)

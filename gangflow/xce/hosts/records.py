@@ -29,6 +29,8 @@ class Record:
     pid: int
     exit: TaskExited | None = None
     """None while it runs."""
+    cleanup: tuple[str, ...] = ()
+    """What removes its container: if this agent dies, the next one has to."""
 
 
 def write(folder: Path, record: Record) -> None:

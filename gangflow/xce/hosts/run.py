@@ -15,6 +15,7 @@ from gangflow.xce.core.inputs import TaskExited, TaskReady, TaskUnready
 from gangflow.xce.core.plan import Cause
 from gangflow.xce.core.state import TaskKey
 from gangflow.xce.hosts import kernel, probes, tasklog
+from gangflow.xce.hosts.brief import briefly, clean_up
 from gangflow.xce.hosts.census import Census
 from gangflow.xce.hosts.cgroups import TaskGroup
 from gangflow.xce.hosts.children import Children, spawn
@@ -22,7 +23,7 @@ from gangflow.xce.hosts.exits import Ending, classify, died_of_memory
 from gangflow.xce.hosts.outbox import TaskReport
 from gangflow.xce.hosts.preparing import Prepared
 from gangflow.xce.hosts.proctree import PidStart, Process, belonging, kill, read_stat
-from gangflow.xce.hosts.settings import CLEANUP_LIMIT_S, JOIN_LOOKS, LEFTOVER_GRACE_S, VERIFY_PERIODS_S
+from gangflow.xce.hosts.settings import JOIN_LOOKS, LEFTOVER_GRACE_S, VERIFY_PERIODS_S
 
 log = logging.getLogger("gangflow.agent")
 
@@ -104,7 +105,7 @@ class Run:
         self._timer = loop.call_at(at, self._time_is_up)
 
     def signal(self, number: int) -> None:
-        """Fault injection: signal the main process. ProcessLookupError when it has ended."""
+        """Signal the main process: a warning, or an injected fault. ProcessLookupError when it has ended."""
         if self._exit.done():
             raise ProcessLookupError(f"{self.task} has ended")
         os.kill(self.pid, number)
@@ -155,7 +156,8 @@ class Run:
                 task.cancel()
         await self._verify_gone()
         if self._launch.cleanup:
-            if error := await self._run_probe(self._launch.cleanup, CLEANUP_LIMIT_S):
+            children, words = self._machine.children, self._launch.cleanup
+            if error := await clean_up(children, words, environment=self._environment, cwd=self._cwd):
                 log.warning("%s: clean-up: %s", self.task, error)
             await self._verify_gone()
         status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
@@ -274,23 +276,7 @@ class Run:
 
     async def _run_probe(self, command: tuple[str, ...], seconds: float) -> str:
         """An exec probe: a short process of the task's own tree, so it ends with the task at the latest."""
-        try:
-            pid = spawn((*kernel.death_wrapper(), *command), environment=self._environment, cwd=self._cwd)
-        except OSError as error:
-            return f"{' '.join(command)}: {error.strerror}"
-        done = self._machine.children.expect(pid)
-        try:
-            async with asyncio.timeout(seconds):
-                code = await asyncio.shield(done)
-        except TimeoutError:
-            return f"{' '.join(command)}: not done within {seconds:g} s"
-        finally:
-            if not done.done():
-                try:
-                    os.killpg(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-        return "" if code == 0 else f"{' '.join(command)}: exited with code {code}"
+        return await briefly(self._machine.children, command, seconds, environment=self._environment, cwd=self._cwd)
 
 
 def _pause(attempt: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -21,7 +22,7 @@ from gangflow.xce.hosts.settings import LINE_LIMIT, PROTOCOL, REPORT_BATCH
 from gangflow.xce.ports import ModelWanted
 
 log = logging.getLogger("gangflow.agent")
-ORDERS = frozenset({"deliver", "ack", "signal", "shutdown", "want_model", "drop_model"})
+ORDERS = frozenset({"deliver", "ack", "signal", "shutdown", "want_model", "check_model", "drop_model"})
 """Requests that only the cluster's controller may make."""
 
 
@@ -237,7 +238,8 @@ class Server:
         await self.agent.recover()
         server = await asyncio.start_unix_server(self._accept, sock=wire.listening(path), limit=LINE_LIMIT)
         if ready >= 0:
-            os.write(ready, b"ready\n")
+            with contextlib.suppress(BrokenPipeError):  # whoever started us is gone: the next controller finds us
+                os.write(ready, b"ready\n")
             os.close(ready)
         self._renewed_at = self._last_use = kernel.boottime()
         ticker = asyncio.ensure_future(self._tick())

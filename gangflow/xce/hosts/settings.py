@@ -33,7 +33,9 @@ RECORD_DELAY_S = 0.2
 JOIN_LOOKS = 4
 """Looks at a tree until all of it is in its control group; a tree that forks faster than that keeps a part outside."""
 CLEANUP_LIMIT_S = 10.0
-"""For removing what a container left. Its exit is reported afterwards, removed or not."""
+"""For each try to remove what a container left. Its exit is reported afterwards, removed or not."""
+CLEANUP_TRIES = 2
+"""Podman's first `rm --force` gives up where the container's monitor was killed: nobody wrote down the exit."""
 DISK_WAIT_S = 2.0
 """A report waits this long for its record on disk, then goes out all the same: a slow disk stops no member."""
 OOM_MEMORY = 10

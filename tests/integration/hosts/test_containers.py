@@ -141,8 +141,25 @@ async def test_a_killed_agent_takes_its_containers_with_it(runtime: ContainerPla
         assert processes(prefix)
         os.kill(world.agent_pid, signal.SIGKILL)
         await until(lambda: not processes(prefix))
-    # Nobody was left to clean up, unless the runtime's monitor did.
+    # For a container whose record was not yet on disk.
     await asyncio.to_thread(subprocess.run, launch.cleanup, check=True)
+
+
+async def test_the_next_agent_removes_what_a_killed_ones_container_left(tmp_path: Path) -> None:
+    """Before it says that the task is gone: a runtime with a daemon would still run it."""
+    left = tmp_path / "left"
+    left.touch()
+    async with World() as world:
+        launch = Launch(("sleep", "60"), (), cleanup=("rm", str(left)))
+        await started(world, launch, key_of(1))
+        await until(lambda: (world.directory / "tasks/g1/m-1/1/0/task.json").exists())
+        world.reports.clear()
+        os.kill(world.agent_pid, signal.SIGKILL)
+        ended = await world.of(TaskExited, key_of(1))
+        assert ended.cause is Cause.AGENT_LOST
+        assert not left.exists()
+        await until(lambda: world.link.connected)
+        world.agents.add(world.agent_pid)
 
 
 async def test_a_warning_reaches_inside(runtime: ContainerPlan) -> None:

@@ -6,9 +6,11 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from gangflow.xce.core.effects import Launch, Prepare, Start, Stop, Unprepare
@@ -253,3 +255,28 @@ async def test_an_idle_agent_ends_by_itself() -> None:
         await world.link.stop()
         await until(lambda: not alive(pid))
         os.stat(world.directory / "standing.json")
+
+
+async def test_an_agent_whose_starter_ended_meanwhile_serves_the_next_one() -> None:
+    """A controller that dies while an agent is coming up: nobody reads that it is ready."""
+    world = World()
+    told, tells = os.pipe()
+    os.close(told)
+    world.directory.mkdir()
+    (world.directory / "hosts.json").write_bytes(msgspec.json.encode(world.hosts))
+    arguments = ["--dir", str(world.directory), "--node", "n", "--hosts", str(world.directory / "hosts.json")]
+    arguments += ["--ready-fd", str(tells), "--fence-ms", "2000"]
+    process = subprocess.Popen(  # noqa: ASYNC220 — it outlives this test's part in it
+        [sys.executable, "-m", "gangflow.xce.hosts.agent", *arguments],
+        pass_fds=(tells,),
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(tells)
+    try:
+        await until(lambda: (world.directory / "agent.sock").exists() or process.poll() is not None)
+        async with world:
+            assert world.agent_pid == process.pid
+        assert process.wait() == 0
+    finally:
+        process.kill()
+        process.wait()

@@ -16,6 +16,7 @@ from gangflow.xce.core.plan import Cause
 from gangflow.xce.core.state import HostFacts, TaskKey
 from gangflow.xce.hosts import wire
 from gangflow.xce.hosts.link import AgentFailed, Position
+from gangflow.xce.hosts.server import ORDERS
 from tests.integration.hosts.world import HOSTS, World, alive, until
 
 
@@ -134,7 +135,11 @@ async def test_an_older_controllers_connection_ends_when_a_newer_one_comes() -> 
 async def test_without_a_hello_nobody_gives_orders() -> None:
     async with World() as world:
         reader, writer = await wire.connect(world.directory / "agent.sock")
-        for operation, data in (("deliver", {"effects": []}), ("ack", {"upto": 99}), ("shutdown", {})):
+        model = {"root": str(world.home), "pin": "p"}
+        orders = {"deliver": {"effects": []}, "ack": {"upto": 99}, "signal": {}, "shutdown": {}}
+        orders |= {"want_model": {}, "check_model": model, "drop_model": model}
+        assert orders.keys() == ORDERS
+        for operation, data in orders.items():
             writer.write(wire.line(operation, 1, **data))
             answer = msgspec.json.decode(await reader.readline())
             assert (answer["op"], answer["code"]) == ("error", "no_hello")
