@@ -12,6 +12,8 @@ from gangflow.xce.core.limits import ANSWERS_FORGOTTEN_AT_ONCE, ANSWERS_KEPT_MAX
 from gangflow.xce.core.state import Answer
 from gangflow.xce.core.turn import Turn
 
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
+
 
 def remembered(turn: Turn, request: Request) -> Reply | None:
     """The reply to an earlier command with this key; 422 if that had another body; None: it is a new one."""
@@ -28,7 +30,7 @@ def remembered(turn: Turn, request: Request) -> Reply | None:
 def remember(turn: Turn, request: Request, reply: Reply) -> None:
     """Keep the outcome under its key, in the same batch as what it did."""
     if request.key:
-        body = json.dumps({"code": reply.code, "message": reply.message, "fields": reply.fields}, separators=(",", ":"))
+        body = _ENCODE({"code": reply.code, "message": reply.message, "fields": reply.fields})
         turn.emit(CommandAnswered(request.key, Answer(request.digest, turn.now_ms, reply.status, body)))
         if len(turn.draft.answers) > ANSWERS_KEPT_MAX:
             turn.emit(AnswersForgotten(tuple(islice(turn.draft.answers, ANSWERS_FORGOTTEN_AT_ONCE))))

@@ -11,6 +11,7 @@ from gangflow.xce.core.counts import ACTIVE, at_rest, required, to_place, wanted
 from gangflow.xce.core.events import ReasonNoted
 from gangflow.xce.core.evolve_group import number
 from gangflow.xce.core.index import in_order
+from gangflow.xce.core.layers import changeable, frozen
 from gangflow.xce.core.limits import REASONS_MAX
 from gangflow.xce.core.reach import on_usable_hosts
 from gangflow.xce.core.recovery import all_gone, to_replace
@@ -186,7 +187,9 @@ def _given_up(turn: Turn, ask: Ask) -> State:
 
 def with_group(state: State, group: Group) -> State:
     """The state as it would be if the group were this one."""
-    return replace(state, groups={**state.groups, group.id: group})
+    groups = changeable(state.groups)
+    groups[group.id] = group
+    return replace(state, groups=frozen(groups))
 
 
 def _remembered(turn: Turn, group: Group) -> Sequence[Ask]:

@@ -64,7 +64,12 @@ def at_rest(group: Group) -> bool:
 
 def ready(group: Group, member: MemberPlan) -> int:
     """How many of its slots are READY now (or DONE, for a job: what finished is not missing)."""
-    return sum(1 for slot in slots_of(group, member) if slot.state in STARTED)
+    slots, name, count = group.slots, member.name, 0
+    for index in range(extent(group, name)):
+        slot = slots[name, index]
+        if slot.state in STARTED and not slot.out:
+            count += 1
+    return count
 
 
 def wanted(group: Group, member: MemberPlan) -> int:

@@ -27,12 +27,10 @@ def group_deadline(state: State, group: Group) -> int:
             return 0
         return group.ended_ms + ENDED_KEPT_MS + FORGET_EVERY_MS
     grace = state.grace_until_ms
-    times = [
-        max(slot.until_ms, grace) if slot.state in REPORTED else slot.until_ms
-        for slot in group.slots.values()
-        if slot.until_ms and slot.state in TIMED
-    ]
+    times: list[int] = []
     for slot in group.slots.values():
+        if slot.until_ms and slot.state in TIMED:
+            times.append(max(slot.until_ms, grace) if slot.state in REPORTED else slot.until_ms)
         if slot.run_until_ms and slot.state in RUNS and group.state in ACTIVE:
             times.append(max(limit_of(slot), grace))
             due = warn_at(group.plan.member(slot.member), slot)

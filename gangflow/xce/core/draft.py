@@ -9,6 +9,9 @@ from gangflow.xce.core.layers import changeable, frozen
 from gangflow.xce.core.state import Answer, Claim, Group, Host, KeyValue, Slot, State
 from gangflow.xce.renew import replace
 
+LAYERED = frozenset({"groups", "claims", "answers", "values"})
+"""What every batch changes a little of. Hosts change rarely and are read all the time."""
+
 
 class Draft:
     """The mutable inside of one `apply`, or of one machine step. It never changes the state that it was made from.
@@ -31,6 +34,10 @@ class Draft:
     def group(self, group_id: str) -> Group | None:
         """The group as it is now; None if there is none of that id."""
         return self._opened.get(group_id) or self.groups.get(group_id)
+
+    def at(self, group_id: str) -> Group:
+        """The group as it is now; KeyError if there is none of that id."""
+        return self._opened.get(group_id) or self.groups[group_id]
 
     @property
     def groups(self) -> Mapping[str, Group]:
@@ -78,7 +85,8 @@ class Draft:
         """The mapping of that name (`groups`, `hosts`, …) as this draft's own, to be changed."""
         mine = self._maps.get(name)
         if mine is None:
-            mine = self._maps[name] = changeable(getattr(self._base, name))
+            known = getattr(self._base, name)
+            mine = self._maps[name] = changeable(known) if name in LAYERED else dict(known)
         return mine
 
     def set(self, **fields: Any) -> None:

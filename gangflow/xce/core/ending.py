@@ -38,14 +38,14 @@ def outcome(group: Group) -> GroupState | None:
 
 def follow(turn: Turn, group_id: str) -> None:
     """A group that has started: is it RUNNING, DEGRADED, over, or too late?"""
-    group = turn.draft.groups[group_id]
+    group = turn.draft.at(group_id)
     if group.state is G.STARTING and started(group):
         turn.emit(GroupChanged(group_id, G.STARTING, G.RUNNING))
     elif group.state is G.RUNNING and not satisfied(group):
         turn.emit(GroupChanged(group_id, G.RUNNING, G.DEGRADED))
     elif group.state is G.DEGRADED and satisfied(group):
         turn.emit(GroupChanged(group_id, G.DEGRADED, G.RUNNING))
-    group = turn.draft.groups[group_id]
+    group = turn.draft.at(group_id)
     result = outcome(group)
     if result is not None:
         cause = "" if result is G.SUCCEEDED else Cause.APP_EXIT.value

@@ -80,7 +80,7 @@ def changed(draft: Draft, event: ev.GroupChanged) -> None:
     group, slots = draft.open(event.group)
     if group.state is not event.before:
         raise InvalidTransition("group", group.id, group.state, event.state)
-    group = move(draft, group, event.state, event.until_ms)
+    check_edge("group", group.id, group.state, event.state)
     fields: dict[str, object] = {}
     if event.state is GroupState.RUNNING:
         # Satisfied (again): what went wrong before is over, and earlier tries do not count against later ones.
@@ -105,7 +105,8 @@ def changed(draft: Draft, event: ev.GroupChanged) -> None:
         fields |= {"cause": event.cause, "message": event.message}
     if event.goal is not None:
         fields["goal"] = event.goal
-    draft.put_group(replace(group, **fields))
+    since = group.since_ms if event.state is group.state else draft.now_ms
+    draft.put_group(replace(group, state=event.state, since_ms=since, until_ms=event.until_ms, **fields))
 
 
 def reason_noted(draft: Draft, event: ev.ReasonNoted) -> None:
@@ -218,14 +219,10 @@ def value_written(draft: Draft, event: ev.ValueWritten) -> None:
 def forgotten(draft: Draft, event: ev.GroupForgotten) -> None:
     """The group is gone, with its claims and values."""
     draft.drop_group(event.group)
-    for name, mapping in (("claims", draft.claims), ("values", draft.values)):
-        gone = [key for key in mapping if belongs(key, mapping[key], event.group)]  # type: ignore[index]
+    claims = [claim.id for claim in draft.claims.values() if claim.group == event.group]
+    values = [key for key in draft.values if key[0] == event.group]
+    for name, gone in (("claims", claims), ("values", values)):
         if gone:
             mine = draft.own(name)
             for key in gone:
                 del mine[key]
-
-
-def belongs(key: object, value: object, group: str) -> bool:
-    """Whether an entry of `claims` or `values` is the group's."""
-    return key[0] == group if isinstance(key, tuple) else getattr(value, "group", None) == group

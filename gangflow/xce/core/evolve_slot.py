@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gangflow.xce.core import events as ev
 from gangflow.xce.core.draft import Draft
-from gangflow.xce.core.lifecycle import InvalidTransition, check_edge
+from gangflow.xce.core.lifecycle import SLOT, TASK, InvalidTransition, check_edge
 from gangflow.xce.core.state import Next, PendCode, Reason, SlotState, TaskPhase
 from gangflow.xce.renew import replace
 
@@ -47,10 +47,8 @@ def changed(draft: Draft, event: ev.SlotChanged) -> None:
     _, slots = draft.open(event.group)
     key = (event.member, event.index)
     old = slots[key]
-    entity = name(event.group, event.member, event.index)
-    if old.state is not event.before:
-        raise InvalidTransition("slot", entity, old.state, event.state)
-    check_edge("slot", entity, old.state, event.state)
+    if old.state is not event.before or event.state not in SLOT[old.state]:
+        raise InvalidTransition("slot", name(event.group, *key), old.state, event.state)
     reason = None
     if event.state is SlotState.BACKOFF:
         reason = Reason(PendCode.BACKOFF, event.message or "restarts after its backoff")
@@ -113,7 +111,8 @@ def task_moved(draft: Draft, event: ev.TaskMoved) -> None:
     _, slots = draft.open(key.group)
     slot = slots[key.member, key.index]
     old = slot.tasks[key.task]
-    check_edge("task", str(key), old.phase, event.phase)
+    if event.phase not in TASK[old.phase]:
+        raise InvalidTransition("task", str(key), old.phase, event.phase)
     started = old.started_ms
     if event.phase is TaskPhase.RUNNING and old.phase is TaskPhase.PREPARED:
         started = draft.now_ms

@@ -114,7 +114,7 @@ def fence(turn: Turn, lost: Iterable[str]) -> None:
 
     `lost`: the hosts that were LOST before this step; it adds those that were lost in it.
     """
-    for name in sorted({**dict.fromkeys(lost), **turn.old_hosts}):
+    for name in sorted({**dict.fromkeys(lost), **turn.old_hosts}) if lost or turn.old_hosts else ():
         host = turn.host(name)
         if host is not None and host.state is HostState.LOST and host.until_ms <= turn.now_ms:
             _fence(turn, host)

@@ -22,6 +22,7 @@ from gangflow.xce.core.state import Group, Host, Next, Slot, State, Task
 
 RENDEZVOUS_PORTS = ("rendezvous", "rdzv", "master")
 """Names of a port that torchrun's rendezvous is pointed at; without one of them, the member's first port."""
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def picture(state: State, group: Group) -> Picture:
 
 
 def _json(document: object) -> str:
-    return json.dumps(document, separators=(",", ":"))
+    return _ENCODE(document)
 
 
 def launch(state: State, group: Group, slot: Slot, task: Task, seen: Picture) -> Launch:

@@ -87,12 +87,6 @@ class Layers(Mapping[K, V]):
     def layer(self) -> Layer[K, V]:
         return Layer(self._base, self._over.copy(), self._size)
 
-    def differs(self, older: Mapping[K, V]) -> list[K] | None:
-        """Keys whose entries may not be those of `older`; None: nothing is known, compare all."""
-        if isinstance(older, Layers) and older._base is self._base:
-            return list({**older._over, **self._over})
-        return None
-
 
 class Layer(Layers[K, V], MutableMapping[K, V]):
     """The same while it is being changed: the base is never touched."""
@@ -148,6 +142,16 @@ def first(mapping: Mapping[K, V]) -> tuple[K, V] | None:
                 return key, value
             break
     return next(iter(mapping.items()), None)
+
+
+def differing(new: Mapping[K, V], old: Mapping[K, V]) -> list[K] | None:
+    """Keys whose entries are not the same object in both, if that can be told without comparing all; else None."""
+    if not isinstance(new, Layers):
+        return None
+    base, over = (old._base, old._over) if isinstance(old, Layers) else (old, {})
+    if new._base is not base:
+        return None
+    return [key for key in {**over, **new._over} if new.get(key) is not old.get(key)]
 
 
 def frozen(mapping: MutableMapping[K, V]) -> Mapping[K, V]:

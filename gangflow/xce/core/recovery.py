@@ -22,6 +22,8 @@ from gangflow.xce.core.teardown import change, drained, stop_all
 from gangflow.xce.core.turn import SlotId, Turn
 
 G, S = GroupState, SlotState
+MOVING = frozenset({S.PREPARED, S.BACKOFF, S.PENDING, S.DRAINING})
+"""States of a slot of a started group from which it may go on by itself."""
 
 
 def overdue(turn: Turn, group: Group) -> None:
@@ -29,6 +31,8 @@ def overdue(turn: Turn, group: Group) -> None:
     if group.state not in ACTIVE:
         return
     for slot in group.slots.values():
+        if not slot.until_ms and not slot.run_until_ms:
+            continue
         if ran_out(turn, group, slot) or not turn.passed(slot.until_ms):
             continue
         plan = group.plan.member(slot.member)
@@ -43,8 +47,8 @@ def overdue(turn: Turn, group: Group) -> None:
 
 def advance(turn: Turn, group_id: str) -> None:
     """Take every slot of a started group as far as it can go now."""
-    for key in list(turn.draft.groups[group_id].slots):
-        group = turn.draft.groups[group_id]
+    for key in [key for key, slot in turn.draft.at(group_id).slots.items() if slot.state in MOVING or slot.run_until_ms]:
+        group = turn.draft.at(group_id)
         slot = group.slots[key]
         if slot.run_until_ms:
             warn(turn, group, slot)

@@ -25,7 +25,7 @@ def settle(turn: Turn, index: Index, schedule: Schedule) -> None:
         group = turn.group(group_id)
         if group is not None:
             claims.tend(turn, group)
-            overdue(turn, turn.draft.groups[group_id])
+            overdue(turn, turn.draft.at(group_id))
     _move(turn)
     owed = turn.draft.offer_ms
     turn.freed = turn.freed or bool(owed)
@@ -50,36 +50,44 @@ def _sessions(turn: Turn, index: Index, schedule: Schedule) -> bool:
 
 def _move(turn: Turn) -> None:
     """Until nothing moves: each round takes every group at least one edge further, and no life cycle turns without waiting."""
-    seen = -1
-    while seen != len(turn.events) or turn.failures:
+    moved = True
+    while moved or turn.failures:
         seen = len(turn.events)
         judge(turn)
+        moved = len(turn.events) > seen
         for group_id in in_order(turn.touched):
             group = turn.group(group_id)
-            if group is not None:
-                _step(turn, group)
+            if group is not None and _step(turn, group):
+                moved = True
 
 
-def _step(turn: Turn, group: Group) -> None:
+def _step(turn: Turn, group: Group) -> bool:
+    """One round of one group; True if another may take it further."""
+    seen = len(turn.events)
     if group.changes:
         scale_steps.follow(turn, group.id)
-        group = turn.draft.groups[group.id]
+        group = turn.draft.at(group.id)
     if group.state is G.PENDING and group.until_ms and group.until_ms <= turn.now_ms:
         turn.emit(GroupChanged(group.id, G.PENDING, G.PENDING))
     elif group.state is G.PREPARING:
         prepare(turn, group.id)
     elif group.state in ACTIVE:
         advance(turn, group.id)
+        before = len(turn.events)
         follow(turn, group.id)
-        group = turn.draft.groups[group.id]
+        group = turn.draft.at(group.id)
         if group.state is G.DEGRADED and abandoned(group):
             back_to_placement(turn, group)
+        elif before == seen and group.state in ACTIVE and all(type(event) is GroupChanged for event in turn.events[before:]):
+            # It was counted anew, and runs on: nothing of it depends on how that is called.
+            return False
     elif group.state is G.RESTARTING:
         restart(turn, group.id)
     elif group.state is G.SUSPENDING:
         suspend.follow(turn, group.id)
     elif group.state is G.STOPPING:
         finish(turn, group.id)
+    return len(turn.events) > seen
 
 
 def _session(turn: Turn, index: Index, schedule: Schedule) -> bool:
@@ -90,4 +98,4 @@ def _session(turn: Turn, index: Index, schedule: Schedule) -> bool:
         # What was free before was of no use to those who were refused: only what comes back can be.
         waiting = {group_id: None for group_id in turn.touched if unanswered(turn.group(group_id))}
     turn.freed = False
-    return session(turn, schedule, list(waiting))
+    return bool(waiting) and session(turn, schedule, list(waiting))

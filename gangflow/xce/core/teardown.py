@@ -20,7 +20,7 @@ COMES_BACK = frozenset({Next.BACKOFF, Next.RESTART, Next.PLACE})
 
 def now_slot(turn: Turn, group_id: str, key: SlotId) -> tuple[Group, Slot]:
     """The group and the slot as they are at this moment of the step."""
-    group = turn.draft.groups[group_id]
+    group = turn.draft.at(group_id)
     return group, group.slots[key]
 
 

@@ -136,6 +136,8 @@ class Turn:
         kind = type(event)
         if kind is ev.TaskMoved:
             self.touched[event.task.group] = None  # type: ignore[union-attr]
+        elif kind is ev.ValueWritten:
+            return  # nothing of a group's life depends on its values
         elif kind is ev.ClaimChanged:
             self.old_claims[event.claim.id] = None  # type: ignore[union-attr]
             if event.claim.group:  # type: ignore[union-attr]

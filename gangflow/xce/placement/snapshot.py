@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gangflow.xce.core.layers import differing
 from gangflow.xce.core.state import Group, Host, HostState, State, Task
 from gangflow.xce.placement.holders import Holders
 from gangflow.xce.placement.portpools import PortPools
@@ -100,7 +101,6 @@ class ClusterView:
         self._expected: dict[str, None] = {}
         self._hosts: Mapping[str, Host] = {}
         self._groups: Mapping[str, Group] = {}
-        self._known: list[Group] = []
         self._set_hosts(hosts)
 
     def fits_hosts(self, hosts: Mapping[str, Host], levels: tuple[str, ...]) -> bool:
@@ -121,11 +121,10 @@ class ClusterView:
             self._set_hosts(state.hosts)
         expected, self._expected = self._expected, {}
         if state.groups is not self._groups:
-            known = list(state.groups.values())
-            for gid in _changed_groups(state.groups, self._groups, known, self._known):
+            for gid in _changed_groups(state.groups, self._groups):
                 self._reconcile(gid, state.groups.get(gid))
                 expected.pop(gid, None)
-            self._groups, self._known = state.groups, known
+            self._groups = state.groups
         for gid in expected:
             self._reconcile(gid, state.groups.get(gid))
 
@@ -297,14 +296,17 @@ def _changed(now: Iterable[Host], before: Iterable[Host]) -> list[Host]:
     return found + now[len(before) :]
 
 
-def _changed_groups(
-    now: Mapping[str, Group], before: Mapping[str, Group], new: Sequence[Group], old: Sequence[Group]
-) -> list[str]:
-    """Ids whose group differs, forgotten ones too. `new` and `old` are the groups of `now` and `before`, in order.
+def _changed_groups(now: Mapping[str, Group], before: Mapping[str, Group]) -> list[str]:
+    """Ids whose group differs, forgotten ones too.
 
-    A list comparison takes equal stretches at the speed of C, so it is only asked where the next difference is: what changed,
-    what was forgotten, what is new. Groups keep their order; if they did not, all are compared.
+    States that follow each other mostly know what differs. Else a list comparison takes equal stretches at the speed of C,
+    so it is only asked where the next difference is: what changed, what was forgotten, what is new. Groups keep their order; if
+    they did not, all are compared.
     """
+    told = differing(now, before)
+    if told is not None:
+        return told
+    new, old = list(now.values()), list(before.values())
     found: list[str] = []
     at, behind = 0, 0
     while True:
