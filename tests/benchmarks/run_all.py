@@ -7,7 +7,17 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-BENCHMARKS = ("p1_placement", "p3_start", "p8_release", "claim_shared", "p9_restart", "p10_import", "p11_idle")
+BENCHMARKS = (
+    "p1_placement",
+    "p3_start",
+    "p8_release",
+    "claim_shared",
+    "p9_restart",
+    "p10_import",
+    "p11_idle",
+    "scale_placed",
+    "core_speed",
+)
 
 
 def main() -> int:

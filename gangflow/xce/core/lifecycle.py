@@ -204,16 +204,16 @@ CHANGE: Mapping[ChangeState, Mapping[ChangeState, str]] = {
     D.ACCEPTED: {
         D.DRAINING: "slots that it takes out are told to drain",
         D.PLACING: "nothing has to go first",
-        D.DONE: "nothing has to go, and everything found its place at once",
+        D.DONE: "nothing has to go and all found its place at once; or its group does not run, and only targets are set",
         D.FAILED: "a newer change superseded it, or its group ended",
     },
     D.DRAINING: {
         D.PLACING: "everything that it takes out is confirmed gone",
-        D.DONE: "everything that it takes out is confirmed gone, and nothing is to be placed",
+        D.DONE: "all is gone and placed at once; or its group restarts or is suspended: its targets stand",
         D.FAILED: "a newer change superseded it, its time is over, or its group ended",
     },
     D.PLACING: {
-        D.DONE: "every slot that it added has a place",
+        D.DONE: "every slot that it added has a place; or its group restarts or is suspended: its targets stand",
         D.FAILED: "a newer change superseded it, its time is over, or its group ended",
     },
     D.DONE: {},
