@@ -19,10 +19,31 @@ WHOLE = ("environment", "mounts", "command")
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
 
+MOUNTABLE = "an absolute path without colons, commas and .."
+
+
+def mountable(path: str) -> bool:
+    """Whether a runtime can be given this path: they write `source:target`, and some a list of them with commas."""
+    return path.startswith("/") and path.isprintable() and not any(c in path for c in ":,") and ".." not in path.split("/")
+
+
 def _path(value: str) -> str:
-    # Runtimes write `source:target`, and some a list of them with commas.
-    if not value.startswith("/") or not value.isprintable() or ":" in value or "," in value:
-        raise wrong("an absolute path without colons and commas")
+    if not mountable(value):
+        raise wrong(MOUNTABLE)
+    return "/" + "/".join(part for part in value.split("/") if part not in ("", "."))
+
+
+def _target(value: str) -> str:
+    path = _path(value)
+    if path == "/":
+        raise wrong("another path than /: the image is there")
+    return path
+
+
+def _named(value: str) -> str:
+    # It stands where a runtime's own options may stand.
+    if value.startswith("-") or not value.isprintable() or not value.strip():
+        raise wrong("an image's name, which does not begin with -")
     return value
 
 
@@ -44,7 +65,7 @@ class Mount(Spec):
 
     source: Annotated[Text, AfterValidator(_path)]
     """On the host."""
-    target: Annotated[Text, AfterValidator(_path)]
+    target: Annotated[Text, AfterValidator(_target)]
     """Inside."""
 
     if TYPE_CHECKING:
@@ -58,8 +79,8 @@ class Container(Spec):
     positional: ClassVar[tuple[str, ...]] = ("image",)
     short: ClassVar[str] = "image"
 
-    image: Annotated[Text, Field(min_length=1)]
-    """As the cluster's runtime names images."""
+    image: Annotated[Text, AfterValidator(_named)]
+    """As the cluster's runtime names images; not beginning with `-`."""
     mounts: tuple[Annotated[Mount, BeforeValidator(_mount)], ...] = ()
     """Beside the claims, the working directory and the task's own folder, which are there under their own paths."""
 
@@ -104,7 +125,8 @@ class ContainerRuntime(Spec):
 
     cleanup: tuple[Text, ...] = ()
     """Run after every end, when nothing runs inside any more: e.g. `[podman, rm, --force, --ignore, "{name}"]`. What `--rm`
-    leaves to the runtime is not done when the runtime was killed with all that belongs to the task."""
+    leaves to the runtime is not done when the runtime was killed with all that belongs to the task. After a crash of the host's
+    agent the next one runs it."""
 
     if TYPE_CHECKING:
 
@@ -151,6 +173,12 @@ def _missing(runtime: ContainerRuntime) -> Iterator[Fault]:
         for name in needed if words else ():
             if not any(f"{{{name}}}" in word for word in words):
                 yield Fault((key,), list(words), f"{{{name}}} among the words")
+    for key in ("probe", "cleanup"):
+        if getattr(runtime, key) and not any("{name}" in word for word in runtime.command):
+            yield Fault(
+                ("command",), list(runtime.command), f"{{name}} among the words, since `{key}` asks for the container by it"
+            )
+            break
     pairs: Mapping[str, tuple[str, ...]] = {"variable": ("environment",), "mount": ("mounts",)}
     for key, (name,) in pairs.items():
         has = f"{{{name}}}" in runtime.command

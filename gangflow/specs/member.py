@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag,
 
 from gangflow.specs.base import Flag, Name, Owner, Spec, Text, Variable, Whole, Word, check, tag_of, unwrap, wrap, wrong
 from gangflow.specs.claims import Claim
-from gangflow.specs.container import AnyContainer
+from gangflow.specs.container import MOUNTABLE, AnyContainer, mountable
 from gangflow.specs.failure import FailureRule
 from gangflow.specs.faults import Fault, nearest
 from gangflow.specs.probes import AnyProbe, HttpProbe, TcpProbe
@@ -239,8 +239,8 @@ def container_faults(member: Member) -> list[Fault]:
     if member.container is None:
         return []
     faults = []
-    if member.cwd and not member.cwd.startswith("/"):
-        faults.append(Fault(("cwd",), member.cwd, "an absolute path: it is mounted into the container under the same"))
+    if member.cwd and not mountable(member.cwd):
+        faults.append(Fault(("cwd",), member.cwd, f"{MOUNTABLE}: it is mounted into the container under the same"))
     if member.warning is not None and member.warning.signal == "SIGURG":
         # Podman and Docker are written in Go, which sends SIGURG to itself all the time: they do not pass it on.
         expected = "another signal: container runtimes keep SIGURG for themselves"

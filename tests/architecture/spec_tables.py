@@ -48,6 +48,7 @@ VALUES = {
     "_range": "host name",
     "_claim_id": "claim id",
     "_path": "absolute path",
+    "_target": "absolute path",
     "_http_path": "path",
     "_text": "text",
 }

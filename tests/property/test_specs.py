@@ -41,7 +41,7 @@ from gangflow.xce.admission import ClusterDefaults, admit, task_terms
 
 MANY = 1_000
 RUNTIME = ContainerRuntime(
-    ["run", "{environment}", "{mounts}", "{image}", "{command}"],
+    ["run", "{name}", "{environment}", "{mounts}", "{image}", "{command}"],
     variable="{variable}",
     mount="{source}:{target}",
     probe=["exec", "{name}", "{command}"],
@@ -107,9 +107,10 @@ def rules(draw: st.DrawFn, members: list[str]) -> FailureRule:
 
 
 owners = st.none() | st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,8}", fullmatch=True)
-paths = st.from_regex(r"/[a-z./]{0,8}", fullmatch=True)
-mounts = st.lists(st.builds(Mount, paths, paths), max_size=2, unique_by=lambda mount: mount.target)
-containers = st.builds(lambda image, mounts: Container(image, mounts=mounts), texts.filter(bool), mounts)
+paths = st.from_regex(r"(/[a-z]{1,3}){1,3}/?", fullmatch=True)
+mounts = st.lists(st.tuples(paths, paths).map(lambda pair: Mount(*pair)), max_size=2, unique_by=lambda mount: mount.target)
+images = texts.filter(lambda text: text.isprintable() and text.strip() and not text.startswith("-"))
+containers = st.builds(lambda image, mounts: Container(image, mounts=mounts), images, mounts)
 warnings = st.builds(RunWarning, durations, st.sampled_from(sorted(SIGNALS)))
 proportions = st.builds("{}/{}".format, st.integers(0, 99), st.integers(1, 99))
 

@@ -52,10 +52,15 @@ def test_usual_runtimes_are_taken_and_read_back(runtime: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("document", "path", "expected"),
     [
-        ({"image": ""}, "image", "at least 1"),
+        ({"image": ""}, "image", "an image's name"),
+        ({"image": " "}, "image", "an image's name"),
+        ({"image": "--privileged"}, "image", "which does not begin with -"),
         ({"image": "i", "mounts": ["a:/b"]}, "mounts[0].source", "absolute path"),
         ({"image": "i", "mounts": ["/a:/b:ro"]}, "mounts[0].target", "without colons"),
         ({"image": "i", "mounts": ["/a:/b", "/c:/b"]}, "mounts[1].target", "taken"),
+        ({"image": "i", "mounts": ["/a:/b", "/c://b/./"]}, "mounts[1].target", "taken"),
+        ({"image": "i", "mounts": ["/a/../b:/c"]}, "mounts[0].source", "without colons, commas and .."),
+        ({"image": "i", "mounts": ["/a:/"]}, "mounts[0].target", "the image is there"),
         ({"image": "i", "mount": []}, "mount", "a known key"),
     ],
 )
@@ -73,17 +78,23 @@ def test_a_mistake_in_a_container_is_named(document: dict[str, Any], path: str, 
         ({"command": ["podman", "{imge}", "{command}"]}, "command[1]", "a known placeholder", "image"),
         ({"command": ["podman", "{image}", "sh {command}"]}, "command[2]", "a word of its own", ""),
         ({"command": ["podman", "{image}", "{command}", "{command}"]}, "command[3]", "once", ""),
-        ({"command": ["{image}", "{command}"], "variable": [], "mount": []}, "command[0]", "program", ""),
-        ({"command": ["podman", "{command}"], "variable": [], "mount": []}, "command", "{image} among the words", ""),
-        ({"command": ["podman", "{image}"], "variable": [], "mount": []}, "command", "{command} among the words", ""),
+        ({"command": ["{image}", "{name}", "{command}"], "variable": [], "mount": []}, "command[0]", "program", ""),
+        ({"command": ["podman", "{name}", "{command}"], "variable": [], "mount": []}, "command", "{image} among the words", ""),
+        ({"command": ["podman", "{name}", "{image}"], "variable": [], "mount": []}, "command", "{command} among the words", ""),
         ({"variable": ["--env", "{name}"]}, "variable[1]", "a known placeholder: one of {variable}", ""),
         ({"variable": ["--env"]}, "variable", "{variable} among the words", ""),
         ({"variable": []}, "variable", "what {environment} in `command` is made of", ""),
         ({"mount": ["-v", "{source}"]}, "mount", "{target} among the words", ""),
-        ({"command": ["podman", "{environment}", "{image}", "{command}"]}, "command", "{mounts} among the words", ""),
+        ({"command": ["podman", "{name}", "{environment}", "{image}", "{command}"]}, "command", "{mounts} among the words", ""),
         ({"probe": ["podman", "exec", "{command}"]}, "probe", "{name} among the words", ""),
         ({"probe": ["podman", "{cwd}", "{name}", "{command}"]}, "probe[1]", "a known placeholder", ""),
         ({"cleanup": ["podman", "rm", "{nam}"]}, "cleanup[2]", "a known placeholder", "name"),
+        (
+            {"command": ["podman", "run", "{environment}", "{mounts}", "{image}", "{command}"]},
+            "command",
+            "{name} among the words, since `probe`",
+            "",
+        ),
     ],
 )
 def test_a_mistake_in_a_runtime_is_named(change: dict[str, Any], path: str, expected: str, nearest: str) -> None:
@@ -104,3 +115,10 @@ def test_what_is_mounted_needs_an_absolute_path() -> None:
     with pytest.raises(SpecError, match=r"cwd: expected an absolute path"):
         Job(["x"], container="i", cwd="here")
     assert Job(["x"], container="i", cwd="/here").cwd == "/here"
+
+
+@pytest.mark.parametrize("cwd", ["/data:/etc", "/a,b", "/a/../b"])
+def test_a_working_directory_that_a_runtime_would_misread_is_refused(cwd: str) -> None:
+    assert Job(["x"], cwd=cwd).cwd == cwd
+    with pytest.raises(SpecError, match=r"cwd: expected an absolute path without colons"):
+        Job(["x"], container="i", cwd=cwd)

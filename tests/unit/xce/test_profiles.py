@@ -27,7 +27,7 @@ from gangflow.xce.core.plan import ContainerPlan, MemberPlan, ProbeKind, Use
 from gangflow.xce.rendered import rendered
 
 RUNTIME = ContainerRuntime(
-    ["podman", "run", "{environment}", "{mounts}", "{image}", "{command}"],
+    ["podman", "run", "--name", "{name}", "{environment}", "{mounts}", "{image}", "{command}"],
     variable=["--env", "{variable}"],
     mount=["--volume", "{source}:{target}"],
 )
