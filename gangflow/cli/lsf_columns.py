@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from pydantic import BaseModel
 
 from gangflow.cli.lsf_table import Fields, Table
+from gangflow.xce.rest.messages import EventView
 from gangflow.xce.rest.schema import (
     ChangeView,
     ClaimView,
@@ -247,6 +249,48 @@ _OWNER: Fields[OwnerView] = {
 OWNERS = Table(
     "xcecli owners", "USERS", _OWNER, ("user", "groups", "members", "slots", "cpu", "mem", "gpus", "ports", "claims")
 )  # fmt: skip
+
+
+_EVENT: Fields[EventView] = {
+    "seq": ("SEQ", lambda e: str(e.seq)),
+    "time": ("TIME", lambda e: moment(e.at_ms)),
+    "jobid": ("JOBID", lambda e: e.group),
+    "event": ("EVENT", lambda e: e.type),
+    "what": ("WHAT", lambda e: record_words(e.data)),
+}
+EVENTS = Table("xcecli events", "EVENTS", _EVENT, tuple(_EVENT))
+"""For `-o`; as they come they are told one by one (`lsf_long.event_line`)."""
+
+
+def moment(ms: int) -> str:
+    """`Nov 29 15:11:02.123`."""
+    return time.strftime("%b %d %H:%M:%S", time.localtime(ms / 1_000)) + f".{ms % 1_000:03d}"
+
+
+def record_words(data: Mapping[str, Any], longest: int = 120) -> str:
+    """What a record says, its group left out: the slot first, then its fields that are not empty, cut after `longest`."""
+    told = {"group"}
+    task = data.get("task")
+    words = []
+    if isinstance(task, dict):
+        words.append(f"{slot_name(str(task['member']), int(task['index']))}/{task['task']} incarnation {task['incarnation']}")
+        told.add("task")
+    elif data.get("member"):
+        words.append(slot_name(str(data["member"]), int(data.get("index", 0))))
+        told |= {"member", "index"}
+    facts = data.get("facts")
+    if isinstance(facts, dict):
+        words.append(f"host={facts['name']} node={facts['node']}")
+        told.add("facts")
+    for name, value in data.items():
+        if name not in told and value not in ("", None, 0, False, [], {}, -1):
+            words.append(f"{name}={_short(value, longest)}")
+    return " ".join(words)
+
+
+def _short(value: object, longest: int) -> str:
+    text = str(value).replace("\n", "\\n")
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def names_text(names: Sequence[SlotName]) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from gangflow.cli.lsf_columns import (
     SLOTS,
@@ -12,8 +10,10 @@ from gangflow.cli.lsf_columns import (
     exit_text,
     hosts_text,
     lasting,
+    moment,
     moved_text,
     names_text,
+    record_words,
     slot_name,
     slots_of,
     standing,
@@ -213,34 +213,3 @@ def event_line(event: EventView, longest: int = 120) -> str:
     """One record: seq, time, group, type, and its fields that are neither empty nor told already."""
     words = record_words(event.data, longest)
     return f"{event.seq:>8}  {moment(event.at_ms)}  {event.group or '-':<6} {event.type:<18} {words}".rstrip()
-
-
-def moment(ms: int) -> str:
-    """`Nov 29 15:11:02.123`."""
-    return time.strftime("%b %d %H:%M:%S", time.localtime(ms / 1_000)) + f".{ms % 1_000:03d}"
-
-
-def record_words(data: Mapping[str, Any], longest: int = 120) -> str:
-    """What a record says, its group left out: the slot first, then its fields that are not empty, cut after `longest`."""
-    told = {"group"}
-    task = data.get("task")
-    words = []
-    if isinstance(task, dict):
-        words.append(f"{slot_name(str(task['member']), int(task['index']))}/{task['task']} incarnation {task['incarnation']}")
-        told.add("task")
-    elif data.get("member"):
-        words.append(slot_name(str(data["member"]), int(data.get("index", 0))))
-        told |= {"member", "index"}
-    facts = data.get("facts")
-    if isinstance(facts, dict):
-        words.append(f"host={facts['name']} node={facts['node']}")
-        told.add("facts")
-    for name, value in data.items():
-        if name not in told and value not in ("", None, 0, False, [], {}, -1):
-            words.append(f"{name}={_short(value, longest)}")
-    return " ".join(words)
-
-
-def _short(value: object, longest: int) -> str:
-    text = str(value).replace("\n", "\\n")
-    return text if len(text) <= longest else text[: longest - 1] + "…"

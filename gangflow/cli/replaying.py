@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from gangflow.cli.lsf_columns import HOSTS
-from gangflow.cli.lsf_long import claim_lines, group_lines, moment, record_words
+from gangflow.cli.lsf_columns import HOSTS, moment, record_words
+from gangflow.cli.lsf_long import claim_lines, group_lines
 from gangflow.cli.lsf_table import Layout
 from gangflow.errors import Problem, ReplayDiverged, SpecError
 from gangflow.xce.core.events import Event

@@ -284,26 +284,34 @@ def events(
     group: Annotated[str, typer.Argument(help="Of one group, by id or name.")] = "",
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as they come.")] = False,
     after: Annotated[int | None, typer.Option(help="After this seq; else from the beginning of what is kept.")] = None,
+    columns: Columns = "",
     as_json: Json = False,
     noheader: NoHeader = False,
     long: Annotated[bool, typer.Option("-l", help="Nothing is cut.")] = False,
 ) -> None:
     """The journal's durable records; with -f, as they come (Ctrl-C ends it)."""
+    from gangflow.cli.lsf_columns import EVENTS
     from gangflow.cli.lsf_long import EVENT_HEADER, event_line
     from gangflow.cli.names import parse
 
+    layout = EVENTS.choose(columns)
     named = parse(group) if group else None
     with xce_app.client(context) as xce:
         now = xce.healthz()
         start = now.horizon if after is None else after
         if not (as_json or noheader):
-            print(EVENT_HEADER, flush=True)
+            print(EVENTS.text([], layout) if columns else EVENT_HEADER, flush=True)
         # Ctrl-C is how a followed stream is meant to end.
         with contextlib.suppress(KeyboardInterrupt):
             for event in xce.events(start, named.group if named else "", None if follow else now.seq):
                 if named is not None and not named.is_group and not _of(event.data, named.member, named.index):
                     continue
-                print(event.model_dump_json() if as_json else event_line(event, 1_000_000 if long else 120), flush=True)
+                if as_json:
+                    print(event.model_dump_json(), flush=True)
+                elif columns:
+                    print(EVENTS.text([event], layout, header=False), flush=True)
+                else:
+                    print(event_line(event, 1_000_000 if long else 120), flush=True)
 
 
 def _of(data: dict[str, object], member: str, index: int) -> bool:

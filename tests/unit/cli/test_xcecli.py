@@ -358,6 +358,12 @@ def test_events_of_a_slot(run: Run, client: FakeClient) -> None:
     assert {each[1] for each in client.watched[1:]} == {"g1"}
 
 
+def test_events_with_chosen_columns(run: Run) -> None:
+    assert run("events", "-o", "seq:3 event delimiter=;").splitlines() == ["SEQ;EVENT", "4;GroupChanged", "5;SlotChanged"]
+    assert run("events", "-noheader", "-o", "seq:3 what").splitlines() == ["4    state=RUNNING", "5    rollout[2] state=READY"]
+    assert "one of seq, time" in run("events", "-o", "nonsense", raises=SpecError)
+
+
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
