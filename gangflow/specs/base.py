@@ -26,7 +26,7 @@ from gangflow.specs.faults import Fault, Found
 from gangflow.specs.problems import spec_error
 
 MAX_NAME = 63
-_NAME = re.compile(r"[a-z][a-z0-9-]*")
+NAME = re.compile(r"[a-z][a-z0-9-]*")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _OWNER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
@@ -52,7 +52,7 @@ def check(faults: Sequence[Fault]) -> None:
 
 
 def _name(value: str) -> str:
-    if len(value) > MAX_NAME or not _NAME.fullmatch(value):
+    if len(value) > MAX_NAME or not NAME.fullmatch(value):
         raise wrong(NAME_RULE)
     return value
 
@@ -147,6 +147,10 @@ class Spec(BaseModel):
             super().__init__(**fields)
         except ValidationError as error:
             raise spec_error(error, type(self)) from None
+
+    def written(self, key: str) -> Any:
+        """The value of a field as a document says it, for a fault: `90s`, not milliseconds."""
+        return self.model_dump(mode="json", include={key}).get(key)
 
     # Tells pydantic that this __init__ only wraps its own: nested documents are then validated in one pass, with full paths.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]

@@ -93,7 +93,7 @@ class Claim(Spec):
         faults = []
         if self.uses is not None:
             faults = [
-                Fault((key,), getattr(self, key), f"no `{key}` beside `uses`: a standalone claim is made by itself")
+                Fault((key,), self.written(key), f"no `{key}` beside `uses`: a standalone claim is made by itself")
                 for key in _MAKING
                 if getattr(self, key) != type(self).model_fields[key].get_default(call_default_factory=True)
             ]

@@ -45,7 +45,11 @@ class Backoff(Spec):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        check([Fault(("max",), self.max, "at least `initial`")] if self.max < self.initial else [])
+        check(
+            [Fault(("max",), self.written("max"), f"at least `initial`, {self.written('initial')}")]
+            if self.max < self.initial
+            else []
+        )
         return self
 
 
@@ -113,9 +117,7 @@ class FailureRule(Spec):
             )
             for key in (*budget, "count_machine_losses"):
                 if key in given and getattr(self, key) is not None:
-                    value = getattr(self, key)
-                    shown = value.model_dump(mode="json") if isinstance(value, Backoff) else value
-                    faults.append(Fault((key,), shown, f"no `{key}`: {self.action} restarts nothing"))
+                    faults.append(Fault((key,), self.written(key), f"no `{key}`: {self.action} restarts nothing"))
         if self.action == "fail_group" and "then" in given:
             faults.append(Fault(("then",), self.then, "no `then`: nothing comes after fail_group"))
         if self.action == "tolerate" and self.then == "tolerate":
@@ -127,7 +129,9 @@ class FailureRule(Spec):
         if self.action == "fail_group" and self.floor is not None:
             faults.append(Fault(("floor",), self.floor, "no `floor`: fail_group leaves no replica"))
         if self.action == "fail_group" and self.floor_grace:
-            faults.append(Fault(("floor_grace",), self.floor_grace, "no `floor_grace`: fail_group leaves no replica"))
+            faults.append(
+                Fault(("floor_grace",), self.written("floor_grace"), "no `floor_grace`: fail_group leaves no replica")
+            )
         if self.action in RESTARTS and self.then == self.action:
             faults.append(Fault(("then",), self.then, f"another action than {self.action}: it would never give up"))
         check(faults)

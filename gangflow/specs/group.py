@@ -82,7 +82,7 @@ class Recovery(Spec):
             given = [key for key in ("exclude_hosts_at_most", "exclude_window") if key in self.model_fields_set]
             check(
                 [
-                    Fault((key,), getattr(self, key), "`exclude_host_after` beside it: without, no host is excluded")
+                    Fault((key,), self.written(key), "`exclude_host_after` beside it: without, no host is excluded")
                     for key in given
                 ]
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from gangflow.errors import NotYetError, SpecError
 from gangflow.specs.faults import MISSING, Fault, Found, Loc, fault_error, listed, nearest
@@ -50,7 +50,16 @@ def _faults(item: dict[str, Any], model: type[BaseModel]) -> list[Fault]:
         tags = [tag for tag in (getattr(choice, "tag", "") for choice in models_in(type_at(model, loc))) if tag]
         key = next(iter(value), "") if isinstance(value, Mapping) else value
         return [Fault(loc, value, "exactly " + listed(tags), "" if key in tags else nearest(key, tags))]
+    if kind == "too_short" and isinstance(value, str):
+        kind = "string_too_short"
+    if kind in _BOUNDS:
+        # They hold for what is kept, milliseconds or MiB; they are told as a document says them.
+        told = quantity_at(model, loc)
+        context = {key: told(bound) for key, bound in context.items()}
     return [Fault(loc, value, _EXPECTED[kind].format(**context) if kind in _EXPECTED else item["msg"])]
+
+
+_BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 
 
 _EXPECTED = {
@@ -127,6 +136,21 @@ def _choices(kind: Any) -> list[Any]:
     if origin in (Union, UnionType):
         return [choice for arg in get_args(kind) for choice in _choices(arg)]
     return [] if kind in (None, NoneType) else [kind]
+
+
+def quantity_at(model: type[BaseModel], loc: Loc) -> Callable[[Any], Any]:
+    """How the quantity at a path is written in a document; as it is kept where nothing else is declared."""
+    from pydantic import PlainSerializer
+
+    for owner in models_in(type_at(model, loc[:-1])):
+        field = owner.model_fields.get(str(loc[-1]))
+        if field is not None:
+            # Beside `| None`, what is annotated stands within the union.
+            inner = [part for arg in get_args(field.annotation) for part in getattr(arg, "__metadata__", ())]
+            for part in (*field.metadata, *inner):
+                if isinstance(part, PlainSerializer):
+                    return cast("Callable[[Any], Any]", part.func)
+    return lambda value: value
 
 
 def models_in(kind: Any) -> list[type[BaseModel]]:

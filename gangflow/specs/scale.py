@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from gangflow.specs.base import Name, Spec, Whole, check, wrong
+from gangflow.specs.base import NAME, Name, Spec, Whole, check, wrong
 from gangflow.specs.faults import Fault
 from gangflow.specs.quantity import Duration, exact
 
@@ -98,7 +98,8 @@ class Ratio(Spec):
 def _short(value: object) -> object:
     if not isinstance(value, Mapping):
         return value
-    names = [key for key in value if key not in Ratio.model_fields]
+    # The pair is the key whose value is a name, too: another unknown key is a slip of `min` or `max`.
+    names = [key for key, to in value.items() if key not in Ratio.model_fields and isinstance(to, str) and NAME.fullmatch(to)]
     if len(names) != 1 or "member" in value or "to" in value:
         return value
     return {"member": names[0], "to": value[names[0]], **{key: value[key] for key in value if key != names[0]}}

@@ -33,7 +33,8 @@ def _signal(value: object) -> object:
     if isinstance(name, str) and not name.startswith("SIG"):
         name = f"SIG{name}"
     if name not in SIGNALS:
-        raise wrong("a signal: " + listed(SIGNALS), nearest(name, SIGNALS))
+        # No program can take these two: no other one is meant.
+        raise wrong("a signal: " + listed(SIGNALS), "" if name in ("SIGKILL", "SIGSTOP") else nearest(name, SIGNALS))
     return name
 
 

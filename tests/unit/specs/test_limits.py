@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gangflow.errors import SpecError
-from gangflow.specs import CoStartGroup, FailureRule, Job, Ratio, ReplicaSet, RunWarning, Scale, dump, load, validate
+from gangflow.specs import (
+    Backoff,
+    Cache,
+    Claim,
+    CoStartGroup,
+    FailureRule,
+    Job,
+    Ratio,
+    Recovery,
+    ReplicaSet,
+    RunWarning,
+    Scale,
+    dump,
+    load,
+    validate,
+)
 from gangflow.specs.document import plain
 from gangflow.specs.failure import FailureMatch
+from gangflow.specs.journal import JournalSpec
 from gangflow.specs.overrides import apply
 from gangflow.specs.scale import proportion, render_proportion
 
@@ -56,6 +74,7 @@ def test_a_ratio_holds_exactly_at_its_ends() -> None:
         ({"ratio": {"prefill": "decode", "min": "1/2", "max": "1/4"}}, "ratio[0].max", "at least `min`, 1/2", ""),
         ({"ratio": {"prefill": "decode", "max": 0}}, "ratio[0].max", "more than 0", ""),
         ({"ratio": {"prefill": "decode", "min": "a"}}, "ratio[0].min", "a proportion", ""),
+        ({"ratio": {"prefill": "decode", "mn": "1/4", "max": 1}}, "ratio[0].mn", "a known key", "min"),
         ({"ratio": {"prefill": "decode", "min": 1}}, "ratio[0]", "1 ≤ prefill/decode", ""),
         ({"ratio": [{"prefill": "decode", "other": "x", "min": 0}]}, "ratio[0].member", "required", ""),
         ({"scale": {"max_gpus": 0}}, "scale.max_gpus", "at least 1", ""),
@@ -84,7 +103,8 @@ def test_a_mistake_is_named(change: dict[str, Any], path: str, expected: str, ne
         ({"warning": {"before": "1m", "signal": "KILL"}, "runtime_limit": "1h"}, "warning.signal", "a signal"),
         ({"warning": {"before": "1m", "signal": 9}, "runtime_limit": "1h"}, "warning.signal", "a signal"),
         ({"warning": {"signal": "USR1"}, "runtime_limit": "1h"}, "warning.before", "required"),
-        ({"runtime_limit": 0}, "runtime_limit", "at least 1"),
+        ({"runtime_limit": 0}, "runtime_limit", "at least 1ms"),
+        ({"ready": {"file": {"path": "x", "period": "5ms"}}}, "ready.file.period", "at least 10ms"),
         ({"drain": "-1s"}, "drain", "a duration"),
         ({"owner": ""}, "owner", "an owner's name"),
         ({"ratio": {}}, "ratio", "as a key of the group"),
@@ -133,3 +153,23 @@ def test_overrides_reach_the_new_keys() -> None:
 def test_causes_of_limits_and_drains_have_rules() -> None:
     rule = FailureRule("restart_member", match=FailureMatch(cause=["run_limit", "drained"]), max_restarts=1)
     assert rule.match.cause == ("run_limit", "drained")
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: Backoff(initial="2m", max="90s"), r"max: expected at least `initial`, 2m \(got '90s'\)"),
+        (lambda: FailureRule("fail_group", window="90s"), r"window: .* \(got '90s'\)"),
+        (lambda: FailureRule("fail_group", floor_grace="90s"), r"floor_grace: .* \(got '90s'\)"),
+        (lambda: Recovery(exclude_window="90s"), r"exclude_window: .* \(got '90s'\)"),
+        (lambda: Claim("d", uses="e", timeout="90s"), r"timeout: .* \(got '90s'\)"),
+        (lambda: JournalSpec(keep="30s"), r"keep: expected at least 1m \(got '30s'\)"),
+        (lambda: Cache(size=0), r"size: expected at least 1MiB \(got 0\)"),
+        (lambda: RunWarning("1m", "KILL"), r"signal: expected a signal: [^?]*\(got 'KILL'\)$"),
+    ],
+)
+def test_a_quantity_in_a_fault_is_written_as_in_a_document(make: Callable[[], object], told: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        make()
+    (problem,) = caught.value.problems
+    assert re.search(told, str(problem))
