@@ -1,4 +1,4 @@
-"""Claims in specs: standalone ones, those that use them, the order in which claims are made, and nothing that waits for itself."""
+"""Claims in specs: standalone ones, those that use them, the order in which they are made; nothing waits for itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from gangflow.errors import Problem, SpecError
 from gangflow.specs.claims import Claim, Needs, StandaloneClaim
-from gangflow.specs.document import dump, load, load_claim, validate
+from gangflow.specs.document import dump, load, load_claim, load_cluster, validate
 from gangflow.specs.group import CoStartGroup
 
 
@@ -127,3 +127,13 @@ def test_python_and_documents_mean_the_same() -> None:
     claim = Claim("cache", provider="model", after="weights", needs=Needs("actor"), parameters={"source": "/m"})
     assert validate(Claim, {"name": "cache", "provider": "model", "after": ["weights"], "needs": [{"member": "actor"}],
                             "parameters": {"source": "/m"}}) == claim  # fmt: skip
+
+
+def test_a_cluster_says_where_models_are_kept_and_how_many() -> None:
+    cluster = load_cluster("hosts: [{name: h}]\ncache: {path: /fast/models, size: 500GiB}\n")
+    assert (cluster.cache.path, cluster.cache.size) == ("/fast/models", 500 * 1024)
+    assert load_cluster("hosts: [{name: h}]").cache.path is None
+    for text, path in (("{path: models}", "cache.path"), ("{size: 0}", "cache.size"), ("{sise: 1GiB}", "cache.sise")):
+        with pytest.raises(SpecError) as caught:
+            load_cluster(f"hosts: [{{name: h}}]\ncache: {text}\n")
+        assert [problem.path for problem in caught.value.problems] == [path]
