@@ -16,13 +16,21 @@ _REACHED = {"started": "running", "completed": "finished"}
 
 
 def claim_faults(group: CoStartGroup) -> Iterator[Fault]:
-    """Of a group's claims and its members': unknown names, cycles (each named as a whole), standalone claims used twice."""
+    """Of a group's claims and its members': unknown names, cycles (each named as a whole), standalone claims that are
+    used by two names or in two ways."""
     own = {claim.name: claim for claim in group.claims}
     yield from _of_list(group, ("claims",), group.claims, own)
-    used: dict[str, str] = {}
+    used: dict[str, Claim] = {}
     for loc, claim in _located(group):
-        if claim.uses is not None and used.setdefault(claim.uses, claim.name) != claim.name:
-            yield Fault((*loc, "uses"), claim.uses, f"another claim: the group uses this one as {used[claim.uses]}")
+        if claim.uses is None:
+            continue
+        first = used.setdefault(claim.uses, claim)
+        if first.name != claim.name:
+            yield Fault((*loc, "uses"), claim.uses, f"another claim: the group uses this one as {first.name}")
+        elif first.access != claim.access:
+            yield Fault(
+                (*loc, "access"), claim.access, f"{first.access}, as elsewhere in the group: it holds {claim.uses} once"
+            )
     for name, member in group.members.items():
         visible = own | {claim.name: claim for claim in member.claims}
         yield from _of_list(group, ("members", name, member.tag, "claims"), member.claims, visible)

@@ -78,8 +78,8 @@ def bound_to(claim: Claim) -> tuple[str, ...]:
 
 
 def uses(plan: GroupPlan) -> tuple[tuple[str, Access], ...]:
-    """The standalone claims that a group takes with its places, and how."""
-    return tuple((claim.uses, claim.access) for claim in plan.claims if claim.uses)
+    """The standalone claims that a group takes with its places, and how: each once, however many of its members use it."""
+    return tuple({claim.uses: claim.access for claim in plan.claims if claim.uses}.items())
 
 
 def names(plan: GroupPlan, claim: str) -> bool:

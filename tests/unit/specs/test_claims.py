@@ -123,6 +123,18 @@ def test_a_standalone_claim_is_a_document() -> None:
         assert [problem.path for problem in caught.value.problems] == [path], document
 
 
+def test_members_that_share_a_standalone_claim_use_it_in_one_way() -> None:
+    def both(access: str) -> dict[str, object]:
+        document = group([], [{"name": "data", "uses": "dataset", "access": "exclusive"}])
+        document["members"]["actor"]["job"]["claims"] = [{"name": "data", "uses": "dataset", "access": access}]
+        return document
+
+    validate(CoStartGroup, both("exclusive"))
+    path, value, expected, _ = only(both("shared"))
+    assert (path, value) == ("members.rollout.replica_set.claims[0].access", "'exclusive'")
+    assert expected == "shared, as elsewhere in the group: it holds dataset once"
+
+
 def test_python_and_documents_mean_the_same() -> None:
     claim = Claim("cache", provider="model", after="weights", needs=Needs("actor"), parameters={"source": "/m"})
     assert validate(Claim, {"name": "cache", "provider": "model", "after": ["weights"], "needs": [{"member": "actor"}],

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from gangflow.xce.core import inputs as inp
+from gangflow.xce.core.claim_ids import holders
 from gangflow.xce.core.effects import Prepare, Provision, Release, Start
 from gangflow.xce.core.inputs import Reply
+from gangflow.xce.core.invariants_claims import claims
 from gangflow.xce.core.limits import STEADY_MS
 from gangflow.xce.core.plan import Access, Action, BackoffPlan, Cause, ClaimPlan, GroupPlan, RulePlan
 from gangflow.xce.core.state import ClaimState, GroupState, PendCode, SlotState
@@ -157,6 +159,15 @@ def test_an_exclusive_claim_has_one_holder_and_the_next_is_woken() -> None:
     reason = stage.group("g3").reason
     assert reason is not None
     assert reason.blocker == "g2"
+
+
+def test_two_members_of_one_group_use_one_claim_and_it_is_held_once() -> None:
+    stage = Stage()
+    made(stage)
+    both = tuple(ClaimPlan("d", scope=scope, uses="data", access=Access.EXCLUSIVE) for scope in ("actor", "rollout"))
+    stage.run(plan(job(), replicas(count=2), claims=both))
+    assert holders(stage.state.groups.values()) == {"data": [("g1", Access.EXCLUSIVE)]}
+    assert [wrong for wrong in claims(stage.state) if wrong] == []
 
 
 def test_a_holder_keeps_its_claim_until_its_last_task_is_gone() -> None:
