@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator, Mapping
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from gangflow.xce.rest.views import group_view
 
 SHOWN = 12
 """Fields, inputs and events of a divergence that are printed at most, of each; `--json` has all."""
+PROGRESS_S = 1.0
 SECRET = frozenset({"token", "boot", "environment", "parameters", "document"})
 """Not printed: an explanation is made to be passed on."""
 
@@ -53,7 +56,7 @@ def run_replay(place: Path, begin: int, until: int, show: str, *, force: bool, a
         for name, seq in (("--from", begin), ("--until", until)):
             if seq > journal.seq:
                 raise SpecError([Problem(name, str(seq), f"a seq up to {journal.seq}, where the journal ends")])
-        found = replay(journal, after=max(begin - 1, 0), until=until, force=force)
+        found = replay(journal, after=max(begin - 1, 0), until=until, force=force, watch=_progress(until or journal.seq))
         shown = _group(found.state, show, found.seq) if show else None
         if as_json:
             print(json.dumps(document(found, shown), indent=2))
@@ -69,6 +72,20 @@ def run_replay(place: Path, begin: int, until: int, show: str, *, force: bool, a
         raise ReplayDiverged(
             f"the replay diverged in the batch at seq {what.first_seq}" + (f", about {what.about}" if what.about else "")
         )
+
+
+def _progress(end: int) -> Callable[[int], None]:
+    """Says on a terminal how far it is, now and then: a long journal takes minutes."""
+    said = time.monotonic()
+
+    def watch(seq: int) -> None:
+        nonlocal said
+        now = time.monotonic()
+        if now - said >= PROGRESS_S:
+            said = now
+            print(f"\rseq {seq:,} of {end:,}", end="" if seq < end else "\n", file=sys.stderr, flush=True)
+
+    return watch if sys.stderr.isatty() else lambda seq: None
 
 
 # --- what was found ---------------------------------------------------------------------------------------------------

@@ -259,3 +259,69 @@ def test_the_horizon_never_passes_the_oldest_image(journal: SqliteJournal, path:
 def test_closing_twice_is_allowed(journal: SqliteJournal) -> None:
     journal.close()
     journal.close()
+
+
+# --- reading beside a writer --------------------------------------------------------------------------------------------
+
+
+def test_a_reader_sees_what_was_there_when_it_opened_and_what_came_since(journal: SqliteJournal, path: Path) -> None:
+    made = fill(journal, 3)
+    reader = sqlite_records.SqliteRecords(path)
+    assert (reader.cluster_id, reader.seq, reader.horizon) == (journal.cluster_id, 3, 0)
+    made += fill(journal, 2)
+    assert list(reader.batches()) == made
+    assert reader.seq == 3
+    reader.close()
+    reader.close()
+    assert fill(journal, 1)[0].first_seq == 6
+
+
+def test_a_reader_cannot_write_and_makes_no_file(tmp_path: Path, journal: SqliteJournal, path: Path) -> None:
+    reader = sqlite_records.SqliteRecords(path)
+    with pytest.raises(sqlite3.OperationalError):
+        reader._reader.execute("DELETE FROM batches")
+    reader.close()
+    with pytest.raises(JournalError, match="there is no journal"):
+        sqlite_records.SqliteRecords(tmp_path / "nowhere.db")
+    assert not (tmp_path / "nowhere.db").exists()
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_records_that_are_forgotten_while_they_are_read_are_not_called_corrupt(
+    journal: SqliteJournal, path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    """By a reader of the controller's own process, and by one beside it."""
+    monkeypatch.setattr(sqlite_records, "PAGE", 2)
+    fill(journal, 9)
+    reader = sqlite_records.SqliteRecords(path) if beside else journal
+    reading = reader.records()
+    assert next(reading).first_seq == 1
+    journal.save_image(8, b"image", keep=1)
+    assert journal.forget(before_ms=10_000) == 8
+    with pytest.raises(JournalError, match="records up to seq 8 were forgotten while they were read") as caught:
+        list(reading)
+    assert not isinstance(caught.value, JournalCorrupt)
+    if beside:
+        reader.close()
+
+
+def test_a_record_that_is_missing_is_corrupt_for_a_reader_too(journal: SqliteJournal, path: Path) -> None:
+    fill(journal, 5)
+    reader = sqlite_records.SqliteRecords(path)
+    tamper(path, "DELETE FROM batches WHERE first_seq = 3")
+    with pytest.raises(JournalCorrupt) as caught:
+        list(reader.records())
+    assert caught.value.seq == 3
+    reader.close()
+
+
+def test_the_oldest_are_forgotten_when_there_are_too_many_bytes(journal: SqliteJournal) -> None:
+    fill(journal, 60, size=40)
+    assert journal.forget(before_ms=0, keep_bytes=1) == 0, "no image covers them"
+    journal.save_image(1_600, b"image", keep=1)
+    assert journal.forget(before_ms=0, keep_bytes=10**9) == 0
+    pages, size = (journal._writer.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+    some = journal.forget(before_ms=0, keep_bytes=pages * size - 20_000)
+    assert 0 < some < 1_600
+    assert journal.forget(before_ms=0, keep_bytes=1) == 1_600
+    assert next(iter(journal.batches())).first_seq == 1_601
