@@ -67,12 +67,18 @@ backoffs = st.builds(
     st.integers(0, 10**6),
 )
 packs = st.builds(lambda level, required: Pack(level, required=required), names, st.booleans())
-claims = st.builds(
+made_claims = st.builds(
     lambda name, retain, timeout, path: Claim(name, retain=retain, timeout=timeout, parameters={"path": path} if path else {}),
     spec_names,
     st.booleans(),
     durations,
     st.just("") | texts.map("/{}".format),
+)
+claims = made_claims | st.builds(
+    lambda name, used, access: Claim(name, uses=used, access=access),
+    spec_names,
+    spec_names,
+    st.sampled_from(["shared", "exclusive"]),
 )
 shapes = st.builds(
     Resources,

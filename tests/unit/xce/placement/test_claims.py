@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from gangflow.xce.core.asks import Ask, Grant, Refusal
+from gangflow.xce.core.asks import Ask, Grant
 from gangflow.xce.core.plan import Access, ClaimPlan, GroupPlan
 from gangflow.xce.core.state import Claim, ClaimState, Group, GroupState, PendCode, Reason, Slot, SlotState, State
 from gangflow.xce.placement import Scheduler
