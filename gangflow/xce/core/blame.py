@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from gangflow.xce.core.counts import ACTIVE, BEFORE_START, STARTED
 from gangflow.xce.core.events import HostBlamed, HostExcluded
 from gangflow.xce.core.plan import REPORTABLE_CAUSES, Cause
-from gangflow.xce.core.state import Blame, Group, Next, Slot, SlotState, TaskPhase
-from gangflow.xce.core.teardown import stop
+from gangflow.xce.core.state import Blame, Group, Slot, SlotState, TaskPhase
+from gangflow.xce.core.teardown import move_away
 from gangflow.xce.core.turn import Failure, SlotId, Turn
 
 NO_HOSTS_FAULT = REPORTABLE_CAUSES | {Cause.DRAINED, Cause.RUN_LIMIT}
@@ -61,7 +61,7 @@ def _move_away(turn: Turn, group_id: str, host: str) -> None:
         return
     for key, slot in list(group.slots.items()):
         if slot.state in BEFORE_START and any(task.host == host for task in slot.tasks):
-            stop(turn, group_id, key, Next.PLACE)
+            move_away(turn, group_id, key)
 
 
 def of_batch(group: Group, failures: Iterable[tuple[SlotId, Failure]]) -> tuple[str, ...]:

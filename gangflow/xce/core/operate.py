@@ -11,7 +11,7 @@ from gangflow.xce.core.inputs import Reply
 from gangflow.xce.core.judge import end_group
 from gangflow.xce.core.plan import Cause, MemberKind
 from gangflow.xce.core.state import Exit, Group, GroupState, Next, SlotState
-from gangflow.xce.core.teardown import stop, stop_all
+from gangflow.xce.core.teardown import move_away, stop, stop_all
 from gangflow.xce.core.turn import Turn
 
 G, S = GroupState, SlotState
@@ -74,7 +74,7 @@ def drain_slot(turn: Turn, command: inp.DrainSlot) -> Reply:
     if group.state in ACTIVE and slot.state in RUNS:
         turn.fail(group, slot, Exit(Cause.DRAINED, slot.incarnation, turn.now_ms, message="an operator drains it"))
     elif group.state in ACTIVE and slot.state in BEFORE_START:
-        stop(turn, group.id, slot.key, Next.PLACE)
+        move_away(turn, group.id, slot.key)
     elif slot.state is not S.DRAINING:
         where = f"{command.member}[{command.index}] is {slot.state.value}, and {group.id} {group.state.value}"
         text = f"{where}: nothing runs that could be drained"

@@ -8,8 +8,8 @@ from gangflow.xce.core.events import HostOperated
 from gangflow.xce.core.inputs import Reply
 from gangflow.xce.core.plan import Cause
 from gangflow.xce.core.policy import HOST_CLOSED
-from gangflow.xce.core.state import Exit, GroupState, Host, HostState, Next
-from gangflow.xce.core.teardown import now_slot, stop
+from gangflow.xce.core.state import Exit, GroupState, Host, HostState
+from gangflow.xce.core.teardown import move_away, now_slot
 from gangflow.xce.core.turn import Turn
 
 CLOSED_BY_USER = "closed by an operator"
@@ -39,7 +39,7 @@ def _move_away(turn: Turn, name: str, why: str, *, drain: bool) -> None:
             if group.state is GroupState.PREPARING:
                 turn.set_back(group, Cause.DRAINED if drain else HOST_CLOSED, message)
             elif group.state in ACTIVE:
-                stop(turn, group_id, slot_key, Next.PLACE)
+                move_away(turn, group_id, slot_key)
         elif drain and slot.state in RUNS and group.state in ACTIVE:
             turn.fail(group, slot, Exit(Cause.DRAINED, slot.incarnation, turn.now_ms, message=message), name)
 

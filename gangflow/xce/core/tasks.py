@@ -7,8 +7,8 @@ from gangflow.xce.core.counts import ACTIVE, BEFORE_START, RUNS, gone
 from gangflow.xce.core.events import SlotExited, SupersededGone, TaskMoved, TaskSuperseded
 from gangflow.xce.core.evolve_group import number
 from gangflow.xce.core.plan import Cause, MemberKind, MemberPlan
-from gangflow.xce.core.state import Exit, Group, GroupState, Next, Slot, SlotState, Task, TaskKey, TaskPhase
-from gangflow.xce.core.teardown import change, confirm, drained, now_slot, stop
+from gangflow.xce.core.state import Exit, Group, GroupState, Slot, SlotState, Task, TaskKey, TaskPhase
+from gangflow.xce.core.teardown import change, confirm, drained, move_away, now_slot
 from gangflow.xce.core.turn import Turn, task_key
 
 S, P = SlotState, TaskPhase
@@ -32,7 +32,10 @@ def heard_of(turn: Turn, key: TaskKey) -> bool:
     if group is None:
         return 0 < number(key.group) < turn.draft.next_group
     slot = group.slots.get((key.member, key.index))
-    return slot is not None and 0 < key.incarnation <= slot.incarnation
+    if slot is None or not 0 < key.incarnation <= slot.incarnation or not 0 <= key.task < group.plan.member(key.member).tasks:
+        return False
+    # Epochs grow with incarnations, and the newest has one only.
+    return key.epoch == slot.epoch if key.incarnation == slot.incarnation else 0 < key.epoch <= slot.epoch
 
 
 def supersede(turn: Turn, key: TaskKey, host_name: str) -> None:
@@ -247,7 +250,7 @@ def lose(turn: Turn, group: Group, slot: Slot, task: Task, cause: Cause, message
             turn.set_back(group, cause, message)
         elif group.state in ACTIVE:
             # It never started, so no rule is asked and no budget is spent: it is placed again.
-            stop(turn, group.id, slot.key, Next.PLACE)
+            move_away(turn, group.id, slot.key)
     elif slot.state is S.DRAINING and not is_gone:
         change(turn, group, slot, S.LOST, next=slot.next)
     elif is_gone:

@@ -93,6 +93,13 @@ def stop(turn: Turn, group_id: str, key: SlotId, next: Next, *, until_ms: int = 
         _settle(turn, group, slot, next, until_ms)
 
 
+def move_away(turn: Turn, group_id: str, key: SlotId) -> None:
+    """A slot of a started group that did not start yet is placed anew, without a rule; one that failed in this very batch is
+    left to the rules, which say what becomes of it."""
+    if key not in turn.failures.get(group_id, {}):
+        stop(turn, group_id, key, Next.PLACE)
+
+
 def drain(turn: Turn, group_id: str, key: SlotId, next: Next, *, until_ms: int = 0, exit: Exit | None = None) -> None:
     """Take one slot towards `next` after its member's time to drain, which only what runs can use; else as `stop`."""
     group, slot = now_slot(turn, group_id, key)

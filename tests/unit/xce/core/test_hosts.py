@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.effects import Prepare, Start, Stop
 from gangflow.xce.core.limits import TERM_GRACE_MS
@@ -259,3 +261,16 @@ def test_silence_counts_once_the_grace_is_over() -> None:
     stage.wait(1)
     assert stage.group().state is G.STOPPING
     assert stage.group().cause == "not_ready"
+
+
+def test_what_was_never_placed_like_that_is_shown_and_not_stopped() -> None:
+    """An incarnation has one epoch and so many tasks: another epoch or task of it was never heard of."""
+    stage = Stage()
+    group = stage.run(plan(job(), replicas()))
+    key = stage.key(stage.slot("actor"))
+    odd = (replace(key, epoch=key.epoch + 1), replace(key, task=7), replace(key, epoch=0))
+    stage.feed(*(inp.TaskStarted(one, "h0", 7) for one in odd))
+    stage.up_host("h0", inventory=(key, *odd))
+    assert not stage.state.hosts["h0"].superseded
+    assert stage.state.hosts["h0"].strays == tuple(sorted(map(str, odd)))
+    assert stage.group(group).state is G.RUNNING

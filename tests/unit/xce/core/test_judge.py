@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.effects import Stop
 from gangflow.xce.core.events import BudgetSpent, FailureJudged
-from gangflow.xce.core.plan import Action, Cause, RulePlan
+from gangflow.xce.core.plan import Action, Cause, RulePlan, TaskTerm, Use
 from gangflow.xce.core.state import GroupState, SlotState
 from tests.unit.xce.core.plans import hosts, job, plan, replicas
 from tests.unit.xce.core.stage import Stage
@@ -249,3 +251,32 @@ def test_a_role_restart_brings_back_what_was_given_up() -> None:
     stage.exit("rollout", 1)
     assert stage.slot("rollout", 0).state is S.PLACED
     assert stage.group().tolerated == ()
+
+
+@pytest.mark.parametrize("what", ["close", "drain host", "lose host", "drain slot"])
+def test_a_refusal_and_a_host_that_is_taken_away_in_one_batch_are_one_failure(what: str) -> None:
+    """What failed is for the rules to judge, although what never started would be placed elsewhere without them."""
+    stage = Stage(hosts(3))
+    two = (TaskTerm(count=2, uses=(Use("cpu", 500),), one_host=True),)
+    stage.run(plan(job(), replace(replicas(), terms=two)))
+    stage.exit("rollout")
+    stage.gone()
+    stage.wait(1_000)
+    slot = stage.slot("rollout")
+    assert slot.state is S.PLACED
+    host = slot.tasks[0].host
+    taken = {
+        "close": inp.CloseHost(host),
+        "drain host": inp.CloseHost(host, drain=True),
+        "lose host": inp.HostGone(host, 0),
+        "drain slot": inp.DrainSlot("g1", "rollout", 0, slot.incarnation),
+    }
+    refused = [inp.TaskRefused(stage.key(slot, task), host, "no such file") for task in range(2 if what == "drain slot" else 1)]
+    decision = stage.feed(*refused, taken[what])
+    judged = [event for event in decision.events if isinstance(event, FailureJudged) and event.member == "rollout"]
+    assert [event.cause for event in judged if event.index == 0] == [Cause.START_FAILED]
+    stage.gone()
+    assert stage.slot("rollout").state is S.BACKOFF
+    stage.wait(60_000)
+    stage.bring_up()
+    assert stage.slot("rollout").state is S.READY
