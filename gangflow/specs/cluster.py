@@ -12,13 +12,12 @@ from gangflow.specs.container import ContainerRuntime, runtime_faults
 from gangflow.specs.faults import Fault, nearest
 from gangflow.specs.hostrange import expand_range
 from gangflow.specs.journal import JournalSpec
+from gangflow.specs.member import RESERVED
 from gangflow.specs.profiles import Profile
 from gangflow.specs.quantity import Cpu, Memory
 
 MAX_HOSTS = 100_000
 MAX_PORTS = 4_096
-RESERVED = ("cpu", "mem", "gpus", "ngpus_physical")
-"""Resources with a meaning of their own: no counter or attribute may be called so."""
 
 
 def _range(value: str) -> str:

@@ -18,6 +18,8 @@ from gangflow.specs.warning import RunWarning
 
 MAX_REPLICAS = 100_000
 MAX_TASKS = 100_000
+RESERVED = ("cpu", "mem", "gpus", "ngpus_physical")
+"""Resources with a meaning of their own: no counter or attribute may be called so."""
 
 
 class Pack(Spec):
@@ -47,6 +49,18 @@ class Resources(Spec):
     """Devices; a fraction stays on one."""
     counters: dict[Word, Annotated[Whole, Field(ge=1, le=10**12)]] = Field(default_factory=dict)
     """The cluster's own counters, by name."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        keys = {"ngpus_physical": "gpus"}
+        check(
+            [
+                Fault(("counters", name), amount, f"no `{name}` here: it goes beside `counters`, as `{keys.get(name, name)}`")
+                for name, amount in self.counters.items()
+                if name in RESERVED
+            ]
+        )
+        return self
 
 
 def _command(value: object) -> object:

@@ -137,6 +137,13 @@ def test_python_mistakes_are_told_where_they_are_made() -> None:
         (group_with(actor={"environment": {"XCE_SLOT": "1"}}), "members.actor.job.environment.XCE_SLOT", None, "XCE_", ""),
         (group_with(actor={"environment": {"A": True}}), "members.actor.job.environment.A", "True", "quote", ""),
         (group_with(actor={"tasks": 0}), "members.actor.job.tasks", "0", "at least 1", ""),
+        (
+            group_with(actor={"resources": {"cpu": 1, "counters": {"gpus": 2}}}),
+            "members.actor.job.resources.counters.gpus",
+            "2",
+            "beside `counters`, as `gpus`",
+            "",
+        ),
         (group_with(actor={"resources": {"gpu": 1}}), "members.actor.job.resources.gpu", "1", "a known key", "gpus"),
         (group_with(actor={"resources": {"gpus": 1.5}}), "members.actor.job.resources.gpus", "1.5", "fraction below 1", ""),
         (group_with(actor={"resources": {"mem": "64G"}}), "members.actor.job.resources.mem", "'64G'", "64GiB", ""),
