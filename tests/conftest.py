@@ -6,6 +6,11 @@ import os
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says something about the machine, not about the program: no test asserts on time.
+settings.register_profile("gangflow", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("gangflow")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job ignores SIGINT, and so would every program that a test starts and then interrupts.
