@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from gangflow.errors import SpecError
 from gangflow.specs.document import read, validate
-from gangflow.specs.faults import MISSING, Fault, Loc, fault_error, listed, nearest
+from gangflow.specs.faults import MISSING, Fault, Loc, fault_error, listed, nearest, path
 from gangflow.specs.problems import models_in, type_at
 
 M = TypeVar("M", bound=BaseModel)
@@ -38,7 +39,10 @@ def split(text: str) -> tuple[Loc, Any]:
     if not equals or not _PATH.fullmatch(key):
         raise fault_error([Fault((), text, "an override: key=value, with dots in the key for what is inside")])
     loc: Loc = tuple(int(index) if index else _digits(name) for name, index in _PART.findall(key))
-    return loc, read(value)[0] if value.strip() else ""
+    try:
+        return loc, read(value)[0] if value.strip() else ""
+    except SpecError as error:
+        raise fault_error([Fault(loc, value, error.problems[0].expected)]) from None
 
 
 def _digits(name: str) -> int | str:
@@ -59,7 +63,10 @@ def _place(root: type[BaseModel], model: BaseModel, data: Any, loc: Loc, value: 
         part = str(step) if isinstance(here, dict) else step
         last = depth == len(loc) - 1
         if isinstance(here, list):
-            if not isinstance(part, int) or part >= len(here):
+            if not isinstance(part, int):
+                expected = f"an index below {len(here)} before it, as in {path((*loc[:depth], 0))}"
+                raise fault_error([Fault(loc[: depth + 1], part, expected)])
+            if part >= len(here):
                 raise fault_error([Fault(loc[: depth + 1], part, f"an index below {len(here)}")])
         elif isinstance(here, dict):
             _known(root, here, loc[:depth], str(part), last)
@@ -87,11 +94,25 @@ def _known(root: type[BaseModel], here: Mapping[str, Any], loc: Loc, part: str, 
     models = models_in(kind)
     known = [name for owner in models for name in owner.model_fields]
     tags = [tag for tag in (getattr(owner, "tag", "") for owner in models) if tag]
+    if tags and loc and loc[-1] not in tags:
+        _tagged(here, loc, part, models, tags)
+        return
     later = {key for owner in models for key in getattr(owner, "not_yet", {})}
     if models and part not in (*known, *tags, *later):
         raise fault_error([Fault((*loc, part), MISSING, "a known key: " + listed(known), nearest(part, known))])
     if not models and not last and part not in here and here:
         raise fault_error([Fault((*loc, part), MISSING, listed(here), nearest(part, here))])
+
+
+def _tagged(here: Mapping[str, Any], loc: Loc, part: str, models: Sequence[type[BaseModel]], tags: Sequence[str]) -> None:
+    """Where the kind stands as the only key: `{job: {…}}`. Another one cannot be put beside it."""
+    kinds = [tag for tag in tags if tag in here] or list(tags)
+    if part in kinds:
+        return
+    inside = [tag for tag, model in zip(tags, models, strict=True) if tag in kinds and part in model.model_fields]
+    close = f"{inside[0]}.{part}" if inside else nearest(part, kinds)
+    expected = listed(kinds) if len(kinds) > 1 else f"`{kinds[0]}`, which it is"
+    raise fault_error([Fault((*loc, part), MISSING, expected, close)])
 
 
 def _inside(live: Any, part: int | str) -> Any:

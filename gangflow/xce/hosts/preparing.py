@@ -84,8 +84,8 @@ def prepare(folder: Path, launch: Launch, address: str, mark: str, inherited: Ma
     argv = _with_folder(launch, folder)
     if not argv or not argv[0]:
         raise Refusal("the command is empty", permanent=True)
-    if any("\0" in word for word in (*argv, *environment.values())):
-        raise Refusal("the command or its environment holds a NUL byte", permanent=True)
+    if any("\0" in word for word in (*argv, *environment, *environment.values(), launch.cwd)):
+        raise Refusal("the command, its environment or its working directory holds a NUL byte", permanent=True)
     cwd = os.path.abspath(launch.cwd) if launch.cwd else str(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -91,13 +91,18 @@ def test_a_mapping_of_texts_takes_new_keys() -> None:
         ("members.rolout.replica_set.replicas=6", "members.rolout", "rollout"),
         ("members.rollout.replica_set.replics=6", "members.rollout.replica_set.replics", "replicas"),
         ("members.rollout.replica_set.replicas=six", "members.rollout.replica_set.replicas", ""),
+        ("members.rollout.replicas=6", "members.rollout.replicas", "replica_set.replicas"),
+        ("members.rollout.job.tasks=6", "members.rollout.job", ""),
+        ("members.actor.jobb.tasks=6", "members.actor.jobb", "job"),
+        ("members.rollout.replica_set.ready.port=http", "members.rollout.replica_set.ready.port", "http.port"),
+        ("members.rollout.replica_set.live.port=http", "members.rollout.replica_set.live.port", "http.port"),
         ("claims[3].retain=true", "claims[3]", ""),
         ("claims.ckpt.retain=true", "claims.ckpt", ""),
         ("name.first=x", "name", ""),
         ("no-equals", ".", ""),
         ("=5", ".", ""),
         ("a..b=5", ".", ""),
-        ("barrier.timeout={", ".", ""),
+        ("barrier.timeout={", "barrier.timeout", ""),
     ],
 )
 def test_a_wrong_override_is_named(override: str, path: str, nearest: str) -> None:
@@ -105,6 +110,11 @@ def test_a_wrong_override_is_named(override: str, path: str, nearest: str) -> No
         apply(GROUP, [override])
     (problem,) = caught.value.problems
     assert (problem.path, problem.nearest) == (path, nearest)
+
+
+def test_a_part_of_a_list_is_named_by_its_index() -> None:
+    with pytest.raises(SpecError, match=r"claims.ckpt: expected an index below 1 before it, as in claims\[0\] \(got 'ckpt'\)"):
+        apply(GROUP, ["claims.ckpt.retain=true"])
 
 
 def test_a_key_that_the_model_would_ignore_is_refused() -> None:

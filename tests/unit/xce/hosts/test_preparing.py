@@ -30,3 +30,12 @@ def test_a_folder_that_no_runtime_can_mount_is_refused(tmp_path: Path, name: str
     with pytest.raises(Refusal, match="cannot be mounted") as refused:
         prepared(tmp_path / name, "echo", FOLDER, words=(1,))
     assert refused.value.permanent
+
+
+@pytest.mark.parametrize(
+    "launch", [Launch(("a\0",), ()), Launch(("echo",), (("A\0", "b"),)), Launch(("echo",), (), cwd="/a\0")]
+)
+def test_what_no_process_can_be_given_is_refused_and_ends_no_agent(tmp_path: Path, launch: Launch) -> None:
+    with pytest.raises(Refusal, match="NUL") as refused:
+        prepare(tmp_path, launch, "127.0.0.1", "mark", dict(os.environ))
+    assert refused.value.permanent
