@@ -54,6 +54,7 @@ _SPOKEN = {
     "COMPARE": "a comparison",
     "COUNT": "count*{",
     "OR": "||",
+    "_AND": "&&",
     "BANG": "!",
     "PLUS": "+",
     "MINUS": "-",
@@ -124,7 +125,7 @@ def _syntax(text: str, error: UnexpectedInput) -> Found:
     if word and word[0] == "select" and word.start() == at:
         return _fault(word.start() + 1, text, "select[ first, before the other sections, and once")
     spoken = sorted({_SPOKEN.get(name, name.lower()) for name in wanted or ()})
-    return _fault(at + 1, text, listed(spoken) if spoken else "something else")
+    return _fault(at + 1, text, listed(spoken) if len(spoken) > 1 else "".join(spoken) or "something else")
 
 
 @v_args(inline=True)

@@ -122,6 +122,8 @@ def test_the_canonical_text(text: str, canonical: str) -> None:
         ("{cu[type=rack:balance]}||{a}", 2, "not allowed in compound", ""),
         ("2*{a}+{b}+3*{c}", 7, "only the last one", ""),
         ("0*{a}", 1, "at least 1", ""),
+        ("select[a &", 10, "one of &&, ), ", ""),
+        ("rusage[cpu", 11, "column 11: =", ""),
         ("{a}@3", 6, "||", ""),
         ("4*{a", 5, "}", ""),
         ("(" * 40 + "a" + ")" * 40, 33, "at most 32", ""),
