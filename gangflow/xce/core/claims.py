@@ -109,10 +109,9 @@ def tend(turn: Turn, group: Group) -> None:
         if claim.state is C.PROVISIONING:
             late(turn, claim)
         elif claim.state in TO_MAKE:
-            if wanted(group, claim):
-                _make(turn, group, claim)
-            elif claim.until_ms:
-                # Kept as it is for the next try.
+            made = wanted(group, claim) and _make(turn, group, claim)
+            if not made and claim.until_ms:
+                # Its pause is over: kept as it is for the next try, or until what it comes after is there.
                 move(turn, claim, claim.state, message=claim.message)
 
 

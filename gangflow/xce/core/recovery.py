@@ -87,8 +87,14 @@ def abandoned(group: Group) -> bool:
 
     What is finished would have to be done again, so a group that has some of it goes on waiting for its other slots one by one.
     """
-    wants = [slot for slot in group.slots.values() if slot.state is not S.RETIRED]
-    return bool(wants) and all(slot.state is S.PENDING and not slot.tasks and not slot.until_ms for slot in wants)
+    wanted = False
+    for slot in group.slots.values():
+        if slot.state is S.RETIRED:
+            continue
+        if slot.state is not S.PENDING or slot.tasks or slot.until_ms:
+            return False
+        wanted = True
+    return wanted
 
 
 def back_to_placement(turn: Turn, group: Group) -> None:
@@ -147,6 +153,10 @@ def _claim_lost_places(turn: Turn, group: Group) -> None:
         turn.emit(GroupChanged(group.id, group.state, G.PENDING, "recovery_timeout", text))
         stop_all(turn, group.id, Next.PLACE)
         return
+    for key, slot in list(group.slots.items()):
+        if slot.until_ms and key not in lacking:
+            # Its own place came back, or another slot does for the minimum: nothing is waited for here any more.
+            change(turn, group, slot, S.PENDING, next=Next.RESTART)
     for key in lacking:
         slot = turn.draft.groups[group.id].slots[key]
         if not slot.until_ms:

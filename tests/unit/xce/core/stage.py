@@ -15,7 +15,7 @@ from gangflow.xce.core.inputs import Input, Reply
 from gangflow.xce.core.invariants import check, check_step
 from gangflow.xce.core.plan import Cause, GroupPlan
 from gangflow.xce.core.state import Claim, Group, GroupState, HostFacts, Slot, SlotState, State, TaskKey
-from gangflow.xce.machine import Decision, Scheduler, effects_due, handle
+from gangflow.xce.machine import Decision, Scheduler, effects_due, handle, next_deadline
 from tests.property.greedy import Greedy
 from tests.unit.xce.core.plans import hosts
 
@@ -45,6 +45,8 @@ class Stage:
         self.events.extend(decision.events)
         assert not check_step(before, decision.events, self.state)
         assert not check(self.state)
+        deadline = next_deadline(self.state)
+        assert decision.events or deadline is None or deadline > self.now_ms, f"at {deadline} nothing happens, again and again"
         return decision
 
     def ask(self, command: inp.Command) -> Reply:

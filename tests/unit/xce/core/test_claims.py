@@ -169,3 +169,21 @@ def test_losing_the_host_of_a_claim_fails_those_who_use_it() -> None:
     stage.up_host("h1", "b2")
     stage.wait(1_000)
     assert (stage.claim("g1/ckpt").state, stage.claim("g1/ckpt").attempt) == (C.PROVISIONING, 2)
+
+
+def test_a_failed_claim_waits_for_what_it_comes_after_without_a_deadline_of_its_own() -> None:
+    """Its pause is over while that is not there: it is made in its turn, and until then time alone changes nothing."""
+    stage = Stage()
+    stage.submit(plan(replicas(count=1), claims=(CKPT, replace(SCRATCH, after=("ckpt",)))))
+    stage.feed(inp.ClaimReady("g1/ckpt", 1, "/ckpt"))
+    stage.feed(inp.ClaimFailed("g1/rollout[0]/scratch", 1, "disk full"))
+    stage.feed(inp.ClaimLost("g1/ckpt", 1))
+    assert stage.group().state is G.PREPARING
+    for _ in range(3):
+        stage.wait(1_000)
+    assert stage.claim("g1/rollout[0]/scratch").state is C.FAILED
+    assert stage.claim("g1/rollout[0]/scratch").message == "disk full"
+    stage.claims_ready()
+    assert stage.claim("g1/rollout[0]/scratch").state is C.PROVISIONING
+    stage.bring_up()
+    assert stage.group().state is G.RUNNING

@@ -160,3 +160,23 @@ def test_of_two_recoveries_the_first_in_order_takes_what_comes_back() -> None:
     stage.feed(*(inp.HostUp(one, "b1") for one in facts))
     assert [stage.slot("rollout", n, "g2").state for n in (0, 1)] == [S.PLACED, S.PLACED]
     assert [stage.slot("rollout", n, "g1").state for n in (0, 1)] == [S.PENDING, S.PENDING]
+
+
+def test_a_first_claim_whose_place_came_back_ends_with_that() -> None:
+    """What another slot still waits for is no deadline of this one; should it lose its place again, that is a new claim."""
+    stage = Stage(hosts(2, cpu=1_000))
+    stage.run(plan(job("a"), job("b"), recovery_timeout_ms=10_000))
+    place = {member: stage.slot(member).tasks[0].host for member in ("a", "b")}
+    stage.feed(inp.CloseHost(place["a"]))
+    stage.ask(inp.RestartGroup("g1"))
+    stage.gone()
+    stage.wait(5_000)
+    stage.feed(inp.CloseHost(place["b"]))
+    stage.feed(inp.OpenHost(place["a"]))
+    assert (stage.slot("a").until_ms, stage.slot("b").until_ms) == (0, stage.now_ms + 10_000)
+    stage.wait(5_000)
+    assert stage.group().state is G.RESTARTING
+    stage.feed(inp.OpenHost(place["b"]))
+    assert {member: stage.slot(member).tasks[0].host for member in ("a", "b")} == place
+    stage.bring_up()
+    assert stage.group().state is G.RUNNING
