@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from gangflow.specs.base import Spec, Text, Variable, check
 from gangflow.specs.container import AnyContainer
-from gangflow.specs.faults import Fault, Loc
+from gangflow.specs.faults import Fault, Loc, path
 from gangflow.specs.member import (
     Job,
     ReplicaSet,
@@ -92,6 +92,13 @@ class Merged:
         """Where a user finds the cause of a fault at `key`: the member's `profile` if that brought the key."""
         return ("profile",) if dict(self.origins).get(key) == "profile" else loc or (key,)
 
+    def told(self, fault: Fault) -> Fault:
+        """A fault of the merged member as its author can mend it: in the member, or by another profile."""
+        if self.loc(str(fault.loc[0])) != ("profile",):
+            return fault
+        expected = f"another profile: this one's `{path(fault.loc)}` is {fault.value!r}, which must be {fault.expected}"
+        return Fault(("profile",), self.member.profile, expected)
+
 
 def merge(member: Job | ReplicaSet, profile: Profile) -> Merged:
     """The member with its profile's defaults."""
@@ -143,14 +150,4 @@ def _given(resources: Resources) -> dict[str, Any]:
 def merged_faults(merged: Merged) -> list[Fault]:
     """What the profile's values do not fit in this member, relative to the member."""
     member = merged.member
-    name = member.profile
-    faults = []
-    for fault in [*probe_faults(member), *limit_faults(member), *container_faults(member)]:
-        loc = merged.loc(str(fault.loc[0]), fault.loc)
-        if loc == ("profile",):
-            inside = ".".join(str(part) for part in fault.loc)
-            expected = f"another profile: this one's `{inside}` is {fault.value!r}, which must be {fault.expected}"
-            faults.append(Fault(loc, name, expected, ""))
-        else:
-            faults.append(Fault(loc, fault.value, fault.expected, fault.nearest))
-    return faults
+    return [merged.told(fault) for fault in (*probe_faults(member), *limit_faults(member), *container_faults(member))]

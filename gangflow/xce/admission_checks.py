@@ -92,7 +92,7 @@ def _profile_faults(member: Member, cluster: ClusterDefaults) -> Iterator[Fault]
 def _container_faults(merged: Merged, cluster: ClusterDefaults) -> Iterator[Fault]:
     member = merged.member
     for fault in runtime_faults(member.container, cluster.container_runtime, (member.ready, member.live)):
-        yield replace(fault, loc=merged.loc(str(fault.loc[0]), fault.loc))
+        yield merged.told(fault)
 
 
 def _level_faults(group: CoStartGroup, cluster: ClusterDefaults) -> Iterator[Fault]:

@@ -247,3 +247,14 @@ def test_a_mistake_in_a_profile_is_told_with_the_cluster(profile: dict[str, Any]
 
 def test_a_cluster_with_profiles_reads_back() -> None:
     assert load(dump(CLUSTER), ClusterSpec) == CLUSTER
+
+
+def test_a_profiles_probe_that_the_runtime_cannot_ask_is_told_as_the_profiles() -> None:
+    runtime = ContainerRuntime(["run", "{image}", "{command}"])
+    profiles = {"p": Profile(ready={"exec": {"command": ["x"]}})}
+    cluster = ClusterSpec(hosts=[HostSpec("h")], container_runtime=runtime, profiles=profiles)
+    with pytest.raises(SpecError) as caught:
+        admit(CoStartGroup("g", {"a": Job(["x"], profile="p", container="i")}), cluster)
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.value) == ("members.a.job.profile", "'p'")
+    assert problem.expected.startswith("another profile: this one's `ready` is {'exec': ['x']}, which must be another probe")
