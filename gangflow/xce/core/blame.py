@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gangflow.xce.core.claims import unready_claim
 from gangflow.xce.core.counts import ACTIVE, BEFORE_START, STARTED
 from gangflow.xce.core.events import HostBlamed, HostExcluded
 from gangflow.xce.core.plan import REPORTABLE_CAUSES, Cause
@@ -15,14 +16,17 @@ NO_HOSTS_FAULT = REPORTABLE_CAUSES | {Cause.DRAINED, Cause.RUN_LIMIT}
 """A coordinator's verdict speaks of the application; and what we stopped did not fail."""
 
 
-def blamed(slot: Slot, failure: Failure) -> tuple[str, ...]:
+def blamed(turn: Turn, group: Group, slot: Slot, failure: Failure) -> tuple[str, ...]:
     """The hosts that a failure speaks against: the one that is known, else those whose task is not as far as it should be."""
     if failure.exit.cause in NO_HOSTS_FAULT:
         return ()
     if failure.host:
         return (failure.host,)
-    late = {task.host: None for task in slot.tasks if task.phase not in (TaskPhase.READY, TaskPhase.GONE)}
-    return tuple(late)
+    if failure.exit.cause is Cause.CLAIM_LOST or (slot.state in BEFORE_START and unready_claim(turn, group, slot) is not None):
+        # It is its provider's: of a claim that is bound to a host, that host is known.
+        return ()
+    far = (TaskPhase.PREPARED,) if slot.state in BEFORE_START else (TaskPhase.READY, TaskPhase.GONE)
+    return tuple({task.host: None for task in slot.tasks if task.phase not in far})
 
 
 def blame(turn: Turn, group_id: str, hosts: Iterable[str]) -> None:
@@ -64,8 +68,8 @@ def _move_away(turn: Turn, group_id: str, host: str) -> None:
             move_away(turn, group_id, key)
 
 
-def of_batch(group: Group, failures: Iterable[tuple[SlotId, Failure]]) -> tuple[str, ...]:
+def of_batch(turn: Turn, group: Group, failures: Iterable[tuple[SlotId, Failure]]) -> tuple[str, ...]:
     """The hosts that these failures speak against, each once: one host's failures in one batch count once."""
     if not group.plan.exclusion.after:
         return ()
-    return tuple(dict.fromkeys(host for key, failure in failures for host in blamed(group.slots[key], failure)))
+    return tuple(dict.fromkeys(host for key, failure in failures for host in blamed(turn, group, group.slots[key], failure)))

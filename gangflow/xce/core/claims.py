@@ -81,10 +81,15 @@ def provision(turn: Turn, claim: Claim) -> None:
     move(turn, claim, C.PROVISIONING, attempt=claim.attempt + 1, host="", hosts=(), path="", until_ms=until)
 
 
+def _there(turn: Turn, name: str) -> bool:
+    host = turn.host(name)
+    return host is not None and host.state in THERE
+
+
 def _stands(turn: Turn, claim: Claim, hosts: dict[str, None]) -> bool:
     """Whether a host-bound claim is of use to a slot on these hosts."""
     places = bound_to(claim)
-    if not all((host := turn.host(name)) is not None and host.state in THERE for name in places):
+    if not all(_there(turn, name) for name in places):
         return False
     if not claim.member:
         return True
@@ -94,7 +99,7 @@ def _stands(turn: Turn, claim: Claim, hosts: dict[str, None]) -> bool:
 def _leave_behind(turn: Turn, group: Group, claim: Claim) -> None:
     """Its user went elsewhere: where its hosts can still be told, it is released there before it is made again."""
     places = bound_to(claim)
-    if all((host := turn.host(name)) is not None and host.state in THERE for name in places):
+    if all(_there(turn, name) for name in places):
         release(turn, claim)
         return
     move(turn, claim, C.LOST, message=f"bound to {', '.join(places)}")
@@ -159,6 +164,11 @@ def ready(turn: Turn, report: inp.ClaimReady) -> None:
     if not claim.group and host:
         # Whoever uses it may be placed anywhere.
         _fail(turn, claim, f"{claim.plan.provider} made it on {host} only: a standalone claim is used from every host")
+        return
+    away = [name for name in hosts or ((host,) if host else ()) if not _there(turn, name)]
+    if away:
+        # It was lost while it was being made: whoever starts with it would not find it.
+        _fail(turn, claim, f"{claim.plan.provider} made it on {away[0]}, which is not there any more")
         return
     move(turn, claim, C.READY, path=report.path, host=host, hosts=hosts)
     if not claim.group:

@@ -127,7 +127,7 @@ def restart(turn: Turn, command: inp.RestartSlot) -> Reply:
     if slot.out:
         return Reply(409, "conflict", f"{command.member}[{command.index}] was scaled away: it comes back by a higher target")
     if slot.member in group.stopped:
-        _bring_back(turn, group, slot.member)
+        _bring_back(turn, group, slot)
         return Reply(fields=(("id", group.id), ("incarnation", slot.incarnation)))
     waits = slot.next is Next.BACKOFF and slot.until_ms > turn.now_ms
     if slot.state in RUNS or slot.next is Next.RETIRE or waits:
@@ -144,13 +144,13 @@ def restart(turn: Turn, command: inp.RestartSlot) -> Reply:
     return Reply(fields=(("id", group.id), ("incarnation", slot.incarnation)))
 
 
-def _bring_back(turn: Turn, group: Group, member: str) -> None:
-    """A member that was stopped is wanted again: all of it that a rule had not given up."""
-    turn.emit(MemberStopped(group.id, member, stopped=False))
+def _bring_back(turn: Turn, group: Group, named: Slot) -> None:
+    """A member that was stopped is wanted again: the slot that was named, and all of it that is not finished nor given up."""
+    turn.emit(MemberStopped(group.id, named.member, stopped=False))
     for key, slot in list(group.slots.items()):
-        if key[0] != member or slot.out or key in group.tolerated:
+        if key[0] != named.member or slot.out or (key in group.tolerated and slot is not named):
             continue
-        if slot.state is S.RETIRED:
+        if slot.state is S.RETIRED or (slot.state is S.DONE and slot is named):
             stop(turn, group.id, key, Next.PLACE)
         elif slot.next is Next.RETIRE:
             stop(turn, group.id, key, Next.BACKOFF, until_ms=turn.now_ms)

@@ -49,7 +49,7 @@ def judge(turn: Turn) -> None:
         by_slot = {key: one for key, one in by_slot.items() if not unwanted(group, group.slots[key])}
         if not by_slot:
             continue
-        hosts = of_batch(group, by_slot.items())
+        hosts = of_batch(turn, group, by_slot.items())
         cases = _verdicts(turn, group, by_slot)
         strongest = max(cases, key=lambda case: STRENGTH[case.verdict.action])
         if strongest.verdict.action is Action.FAIL_GROUP:

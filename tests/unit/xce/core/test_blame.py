@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gangflow.xce.core import inputs as inp
-from gangflow.xce.core.plan import Action, BackoffPlan, Cause, ExclusionPlan, GroupPlan, RulePlan
+from gangflow.xce.core.plan import Action, BackoffPlan, BarrierPlan, Cause, ClaimPlan, ExclusionPlan, GroupPlan, RulePlan
 from gangflow.xce.core.state import GroupState, SlotState
 from tests.unit.xce.core.plans import hosts, job, plan, replicas
 from tests.unit.xce.core.stage import Stage
@@ -189,3 +189,41 @@ def test_a_restart_of_the_group_leaves_its_excluded_hosts() -> None:
     stage.bring_up()
     assert stage.group().state is G.RUNNING
     assert home not in {task.host for slot in stage.group().slots.values() for task in slot.tasks}
+
+
+def test_no_host_is_blamed_for_a_claim() -> None:
+    """A claim that is lost, or that its provider cannot make, is not the fault of the hosts that wait for it."""
+    stage = Stage(hosts(5, cpu=1_000))
+    claims = (ClaimPlan("data", timeout_ms=1_000), ClaimPlan("cache", scope="rollout", timeout_ms=1_000))
+    members = (replicas(count=4, least=1, ready=None),)
+    barrier = BarrierPlan(timeout_ms=5_000)
+    exclusion = ExclusionPlan(after=1, window_ms=60_000)
+    stage.run(plan(*members, rules=(AGAIN,), claims=claims, exclusion=exclusion, barrier=barrier))
+    stage.bring_up()
+    stage.feed(inp.ClaimLost("g1/rollout[1]/cache", 1))
+    assert stage.slot("rollout", 1).exit is not None
+    assert stage.slot("rollout", 1).exit.cause is Cause.CLAIM_LOST  # type: ignore[union-attr]
+    stage.gone()
+    stage.wait(1_000)
+    assert stage.slot("rollout", 1).state is S.PLACED
+    stage.wait(5_000)
+    assert stage.slot("rollout", 1).exit.cause is Cause.START_FAILED  # type: ignore[union-attr]
+    assert (stage.group().blames, stage.group().excluded) == ((), ())
+
+
+def test_of_a_start_that_takes_too_long_only_the_hosts_that_did_not_prepare_are_blamed() -> None:
+    stage = Stage(hosts(6, cpu=1_000))
+    members = (replicas(count=3, least=1, ready=None), job(tasks=2))
+    rules = (AGAIN, RulePlan(Action.RESTART_MEMBER))
+    barrier = BarrierPlan(timeout_ms=5_000)
+    stage.run(plan(*members, rules=rules, exclusion=ExclusionPlan(after=3), barrier=barrier))
+    stage.bring_up()
+    stage.exit("actor")
+    stage.gone()
+    stage.wait(1_000)
+    slot = stage.slot("actor")
+    before = [blame.host for blame in stage.group().blames]
+    stage.feed(inp.TaskPrepared(stage.key(slot), slot.tasks[0].host, "b1"))
+    stage.wait(5_000)
+    assert before == [slot.tasks[0].host], "there it failed"
+    assert {blame.host: len(blame.at_ms) for blame in stage.group().blames} == dict.fromkeys([t.host for t in slot.tasks], 1)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.effects import Prepare, Provision, Release, Start
-from gangflow.xce.core.plan import Action, Cause, ClaimPlan, RulePlan
+from gangflow.xce.core.plan import Action, BackoffPlan, Cause, ClaimPlan, RulePlan
 from gangflow.xce.core.state import ClaimState, GroupState, SlotState
 from tests.unit.xce.core.plans import hosts, job, plan, replicas
 from tests.unit.xce.core.stage import Stage
@@ -187,3 +187,24 @@ def test_a_failed_claim_waits_for_what_it_comes_after_without_a_deadline_of_its_
     assert stage.claim("g1/rollout[0]/scratch").state is C.PROVISIONING
     stage.bring_up()
     assert stage.group().state is G.RUNNING
+
+
+def test_a_claim_made_on_a_host_that_is_lost_by_then_is_made_again() -> None:
+    """Nobody may start with it: the answer was on its way when the host went."""
+    stage = Stage(hosts(3, cpu=2_000))
+    rule = RulePlan(Action.RESTART_MEMBER, causes=(Cause.CLAIM_LOST,), backoff=BackoffPlan(5_000, 1_000, 5_000))
+    stage.submit(plan(replicas(count=1), claims=(CKPT,), rules=(rule,)))
+    stage.feed(inp.ClaimReady("g1/ckpt", 1, "/local", "h1"))
+    stage.bring_up()
+    stage.feed(inp.ClaimLost("g1/ckpt", 1))
+    stage.gone()
+    stage.wait(5_000)
+    stage.lose("h1")
+    stage.feed(inp.ClaimReady("g1/ckpt", 2, "/local", "h1"))
+    assert stage.claim("g1/ckpt").state is C.FAILED
+    assert "h1" in stage.claim("g1/ckpt").message
+    assert stage.slot("rollout").state is S.PLACED
+    assert stage.due(Prepare) == []
+    stage.wait(2_000)
+    stage.bring_up()
+    assert stage.slot("rollout").state is S.READY

@@ -178,3 +178,26 @@ def test_what_cannot_be_stopped_says_why() -> None:
     stage.ask(inp.EndGroup("g1", G.CANCELLED))
     refused = stage.ask(inp.StopMember("g1", "rollout"))
     assert (refused.status, refused.code) == (409, "conflict")
+
+
+def test_the_slot_that_brings_its_member_back_starts_although_it_was_given_up_or_finished() -> None:
+    """Whoever names a slot wants that one; of the others, those that are neither."""
+    stage = Stage()
+    give_up = RulePlan(Action.TOLERATE, "rollout")
+    stage.run(plan(job(), job("prep", primary=False), replicas(count=3, least=1), rules=(give_up,)))
+    stage.exit("prep", code=0)
+    for index in (0, 1):
+        stage.exit("rollout", index)
+    for member in ("prep", "rollout"):
+        stage.ask(inp.StopMember("g1", member))
+    stage.gone()
+    for member in ("prep", "rollout"):
+        assert stage.ask(inp.RestartSlot("g1", member, 0, 1)).ok
+    stage.bring_up()
+    assert stage.group().stopped == ()
+    assert {key: state for key, state in stage.states().items() if key != "actor[0]"} == {
+        "prep[0]": "READY",
+        "rollout[0]": "READY",
+        "rollout[1]": "RETIRED",
+        "rollout[2]": "READY",
+    }
