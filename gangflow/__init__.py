@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from gangflow.member.context import Context, context
     from gangflow.runs import Run, attach, launch
-    from gangflow.specs.claims import Claim
+    from gangflow.specs.claims import Claim, Needs, StandaloneClaim
     from gangflow.specs.cluster import ClusterSpec, HostSpec
     from gangflow.specs.container import Container, ContainerRuntime, Mount
     from gangflow.specs.coordinator import RLCoordinator
@@ -53,7 +53,7 @@ _HOMES = {
     ),
     "gangflow.runs": ("Run", "attach", "launch"),
     "gangflow.member.context": ("Context", "context"),
-    "gangflow.specs.claims": ("Claim",),
+    "gangflow.specs.claims": ("Claim", "Needs", "StandaloneClaim"),
     "gangflow.specs.cluster": ("ClusterSpec", "HostSpec"),
     "gangflow.specs.container": ("Container", "ContainerRuntime", "Mount"),
     "gangflow.specs.coordinator": ("RLCoordinator",),
@@ -92,6 +92,7 @@ __all__ = [
     "HttpProbe",
     "Job",
     "Mount",
+    "Needs",
     "NoQuorum",
     "NotFound",
     "Pack",
@@ -106,6 +107,7 @@ __all__ = [
     "RunWarning",
     "Scale",
     "SpecError",
+    "StandaloneClaim",
     "TcpProbe",
     "Unreachable",
     "XceError",
