@@ -56,6 +56,8 @@ def replace_group(turn: Turn, group_id: str, placed: dict[SlotId, tuple[Task, ..
 
 
 def _placed(turn: Turn, group_id: str) -> None:
+    # What this batch was told of an earlier try is not about this one.
+    turn.setbacks.pop(group_id, None)
     timeout = turn.draft.groups[group_id].plan.barrier.timeout_ms
     turn.emit(GroupPlaced(group_id, turn.now_ms + timeout))
 

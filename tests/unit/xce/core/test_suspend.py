@@ -310,3 +310,12 @@ def test_only_what_has_started_is_restarted(state: str) -> None:
     assert stage.group(group).state.value == state
     refused = stage.ask(inp.RestartGroup(group))
     assert (refused.status, refused.code, dict(refused.fields)) == (409, "conflict", {"state": state})
+
+
+def test_what_was_told_of_a_try_before_is_not_held_against_the_next_one_in_the_same_batch() -> None:
+    stage = Stage()
+    stage.submit(plan(job()))
+    bad = stage.due(Prepare)[0]
+    stage.feed(inp.TaskRefused(bad.task, bad.host, "no"), inp.SuspendGroup("g1"), inp.ResumeGroup("g1"))
+    assert (stage.group().state, stage.group().attempt) == (G.PREPARING, 0)
+    assert stage.slot("actor").incarnation == 2
