@@ -2,15 +2,17 @@
 
     python tests/benchmarks/core_speed.py [--repeats 7] [--groups 1000] [--profile edges]
 
-Three streams of inputs, each in batches of 1, 8 and 64; nothing is journalled, and the encoding of the records is timed apart.
+Four streams of inputs, each in batches of 1, 8 and 64; nothing is journalled, and the encoding of the records is timed apart.
 
-- `edges`: what agents report of running tasks all the time: ready probes that fail and succeed again.
+- `edges`: what agents report of running tasks all the time: ready probes that fail and, some time later, succeed again.
+- `breaks`: the same where each failing probe breaks a minimum: its group is DEGRADED, and RUNNING again.
 - `values`: compare-and-set of small durable values, as coordinators write them, each with an idempotency key.
 - `lives`: whole lives. Groups end and others come: commands, placement on 1,024 hosts, prepared, started, ready, exited; 13
   inputs a life, one of which holds a scheduler session.
 
-Groups have a job of one task and two replicas. Goal: at least 20,000 inputs a second for the mix of the three (edges 8 : values
-1 : lives 1, by the number of inputs). CPU seconds count: the machine is shared, and `handle` does nothing but compute.
+Groups have a job of one task and three replicas, two of which are the minimum. Goal: at least 20,000 inputs a second for the
+mix (edges 7 : breaks 1 : values 1 : lives 1, by the number of inputs). CPU seconds count: the machine is shared, and `handle`
+does nothing but compute.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import itertools
 import pstats
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,13 +45,15 @@ from gangflow.xce.core.plan import (
     TaskTerm,
     Use,
 )
-from gangflow.xce.core.state import GroupState, HostFacts, SlotState, State, TaskKey
+from gangflow.xce.core.state import GroupState, HostFacts, State, TaskKey
 from gangflow.xce.journal.record import Batch, encode
 from gangflow.xce.machine import Decision, Machine
 
 BATCHES = (1, 8, 64)
-STREAMS = ("edges", "values", "lives")
-SHARES = {"edges": 8, "values": 1, "lives": 1}
+STREAMS = ("edges", "breaks", "values", "lives")
+SHARES = {"edges": 7, "breaks": 1, "values": 1, "lives": 1}
+LAG = 128
+"""Probes that fail at a time."""
 GOAL = 20_000
 SAMPLE = 4_096
 """Inputs of one sample."""
@@ -62,7 +67,7 @@ def plan(name: str) -> GroupPlan:
     job = MemberPlan("actor", MemberKind.JOB, ("run",), terms=terms)
     service = MemberPlan(
         "rollout", MemberKind.REPLICA_SET, ("serve",), terms=terms, ports=("http",), ready=probe,
-        replicas=2, min_replicas=2, max_replicas=2, primary=False,
+        replicas=3, min_replicas=2, max_replicas=3, primary=False,
     )  # fmt: skip
     rules = (RulePlan(Action.FAIL_GROUP, "actor"), RulePlan(Action.RESTART_MEMBER, "rollout", max_restarts=5))
     return GroupPlan(name, (job, service), rules=rules, environment=(("RUN", name),))
@@ -130,26 +135,41 @@ class Bench:
         if name == "lives":
             self._lives(count, batch)
             return
-        inputs = self._edges(count) if name == "edges" else self._values(count)
+        inputs = self._values(count) if name == "values" else self._edges(count, broken=name == "breaks")
         for at in range(0, count, batch):
             self.feed(inputs[at : at + batch])
 
-    def _edges(self, count: int) -> list[Input]:
-        tasks = [
+    def _edges(self, count: int, *, broken: bool) -> list[Input]:
+        """Probes of one replica of each group in turn; `broken`: while another one of the same group is down for good."""
+        if broken:
+            self._down(1)
+        inputs: list[Input] = []
+        failing: deque[tuple[TaskKey, str]] = deque()
+        for key, host in itertools.islice(itertools.cycle(self._tasks(0)), count // 2):
+            inputs.append(self._edge(key, host, ready=False))
+            failing.append((key, host))
+            if len(failing) > LAG:
+                inputs.append(self._edge(*failing.popleft(), ready=True))
+        inputs += [self._edge(*one, ready=True) for one in failing]
+        if broken:
+            self.rest += [self._edge(*one, ready=True) for one in self._tasks(1)]
+        return inputs
+
+    def _down(self, index: int) -> None:
+        self.feed([self._edge(*one, ready=False) for one in self._tasks(index)])
+        self.catch_up()
+
+    def _tasks(self, index: int) -> list[tuple[TaskKey, str]]:
+        return [
             (TaskKey(group.id, slot.epoch, slot.member, slot.index, slot.incarnation, 0), slot.tasks[0].host)
             for group in self.machine.state.groups.values()
             for slot in group.slots.values()
-            if slot.member == "rollout" and slot.state is SlotState.READY
+            if (slot.member, slot.index) == ("rollout", index) and not group.state.terminal and slot.tasks
         ]
-        down: list[Input] = []
-        up: list[Input] = []
-        for key, host in itertools.islice(itertools.cycle(tasks), count // 2):
-            edge = self.edges.get(key, 1)
-            self.edges[key] = edge + 2
-            down.append(inp.TaskUnready(key, host, "503", edge + 1))
-            up.append(inp.TaskReady(key, host, edge + 2))
-        # A probe fails and succeeds again some time later, not in the same batch.
-        return [*down, *up]
+
+    def _edge(self, key: TaskKey, host: str, *, ready: bool) -> Input:
+        edge = self.edges[key] = self.edges.get(key, 1) + 1
+        return inp.TaskReady(key, host, edge) if ready else inp.TaskUnready(key, host, "503", edge)
 
     def _values(self, count: int) -> list[Input]:
         groups = [group.id for group in self.machine.state.groups.values() if not group.state.terminal]
@@ -174,6 +194,7 @@ class Bench:
         """One sample: the time of `handle` for each input, and that of encoding the records."""
         self.rest: list[Input] = []
         self.record(name, SAMPLE, batch)
+        self.records = self.records[-len(self.taken) :]
         taken = sum(len(inputs) for inputs, _ in self.taken)
         records, self.records = self.records, []
         wall, cpu = time.perf_counter(), time.process_time()

@@ -7,8 +7,8 @@
   who go give back, so that this contains SIGTERM, the exit of two real processes, verified, and its report.
 - `answered`: the 202 alone, which says that the change was proved to fit and is durable.
 
-`placed` is when the watcher reads that the change is DONE: journalled and fsynced, all that was to go is gone, all that comes has
-its place. `running` is when the processes of those who come are reported as running. CPU is this process's:
+`placed` is when the watcher reads that the change is DONE: journalled and fsynced, all that was to go is gone, all that comes
+has its place. `running` is when the processes of those who come are reported as running. CPU is this process's:
 controller, REST and client together, without the agent. Beside them the same processes by bare `subprocess.Popen` (the limit).
 """
 

@@ -34,9 +34,11 @@ def unanswered(group: Group | None) -> bool:
         return False
     if group.state is G.PENDING or group.state is G.RESTARTING:
         return group.reason is None or group.reason.code in OPEN
-    return group.state in ACTIVE and any(
-        slot.state is S.PENDING and (slot.reason is None or slot.reason.code in OPEN) for slot in group.slots.values()
-    )
+    if group.state in ACTIVE:
+        for slot in group.slots.values():
+            if slot.state is S.PENDING and (slot.reason is None or slot.reason.code in OPEN):
+                return True
+    return False
 
 
 def unasked(group: Group | None) -> bool:

@@ -38,7 +38,7 @@ def group_deadline(state: State, group: Group) -> int:
                 times.append(due)
     if group.until_ms and group.state is not GroupState.STOPPING:
         times.append(max(group.until_ms, grace) if group.state in REPORTED_GROUP else group.until_ms)
-    for claim in claims_of(state.claims, group):
+    for claim in claims_of(state.claims, group) if group.plan.claims else ():
         if claim.until_ms and claim.state in CLAIM_TIMED:
             times.append(claim.until_ms)
     if not_reached(group):

@@ -84,13 +84,34 @@ PHASES: Mapping[Kind, tuple[TaskPhase, ...]] = {
 def owed_by_group(state: State, group: Group) -> Iterator[Owed]:
     """What is owed to the group's tasks and claims."""
     for slot in group.slots.values():
-        kind = KIND_OF.get(slot.state)
-        if kind is not None and slot.tasks:
-            yield from _owed_to_slot(state, group, slot, kind)
-        if slot.to_warn and slot.state in RUNS:
-            yield from _warnings(state, group, slot)
-    for claim in claims_of(state.claims, group):
+        yield from _owed_by_slot(state, group, slot)
+    for claim in claims_of(state.claims, group) if group.plan.claims else ():
         yield from owed_to_claim(claim)
+
+
+def _owed_by_slot(state: State, group: Group, slot: Slot) -> Iterator[Owed]:
+    kind = KIND_OF.get(slot.state)
+    if kind is not None and slot.tasks:
+        yield from _owed_to_slot(state, group, slot, kind)
+    if slot.to_warn and slot.state in RUNS:
+        yield from _warnings(state, group, slot)
+
+
+def _owed_by_others(state: State, other: State, groups: Iterable[str]) -> dict[Owed, None]:
+    """What is owed to slots of these groups that are not the same in the other state: all that differs, if hosts and claims
+    are the same."""
+    owed: dict[Owed, None] = {}
+    for group_id in groups:
+        group = state.groups.get(group_id)
+        was = other.groups.get(group_id)
+        if group is None or group is was:
+            continue
+        known = was.slots if was is not None else {}
+        for key, slot in group.slots.items():
+            if known.get(key) is not slot:
+                for one in _owed_by_slot(state, group, slot):
+                    owed[one] = None
+    return owed
 
 
 def _owed_to_slot(state: State, group: Group, slot: Slot, kind: Kind) -> Iterator[Owed]:
@@ -249,8 +270,12 @@ def newly_due(
 ) -> tuple[Effect, ...]:
     """Effects that are owed after a step and were not before, for what the step touched."""
     groups, hosts, claims = list(groups), list(hosts), list(claims)
-    old = owed_in(before, groups, hosts, claims)
-    return make_all(after, [owed for owed in owed_in(after, groups, hosts, claims) if owed not in old])
+    if hosts or claims:
+        new, old = owed_in(after, groups, hosts, claims), owed_in(before, groups, hosts, claims)
+    else:
+        new = _owed_by_others(after, before, groups)
+        old = _owed_by_others(before, after, groups) if new else {}
+    return make_all(after, [owed for owed in new if owed not in old])
 
 
 def effects_due(state: State) -> tuple[Effect, ...]:

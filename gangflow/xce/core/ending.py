@@ -78,6 +78,8 @@ def _start_timeout(turn: Turn, group: Group) -> None:
 
 def _floors(turn: Turn, group: Group) -> None:
     """Members with a floor and a grace: since when they are below it, and what then."""
+    if not any(rule.floor_grace_ms for rule in group.plan.rules):
+        return
     for member in group.plan.members:
         found = watched(group, member)
         if found is None:

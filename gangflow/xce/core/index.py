@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from gangflow.xce.core.asks import Ask
 from gangflow.xce.core.counts import ACTIVE
@@ -15,12 +15,19 @@ from gangflow.xce.core.deadlines import answers_deadline, claim_deadline, group_
 from gangflow.xce.core.evolve_group import number
 from gangflow.xce.core.state import Group, GroupState, HostState, SlotState, State
 
+HEAP_SPARE = 256
+"""Deadlines in the heap that are not true any more, at least, before it is made anew."""
+
 
 def may_wait(group: Group) -> bool:
     """Whether the group, or a slot of it, may be waiting for a place."""
     if group.state is GroupState.PENDING or group.state is GroupState.RESTARTING:
         return True
-    return group.state in ACTIVE and any(slot.state is SlotState.PENDING for slot in group.slots.values())
+    if group.state in ACTIVE:
+        for slot in group.slots.values():
+            if slot.state is SlotState.PENDING:
+                return True
+    return False
 
 
 def in_order(groups: Iterable[str]) -> list[str]:
@@ -130,7 +137,7 @@ class Index:
 
     def due_claims(self, now_ms: int) -> list[str]:
         """Standalone claims with a deadline that has come, by name."""
-        return sorted(name for name, until in self.claims.items() if until <= now_ms)
+        return sorted(name for name, until in self.claims.items() if until <= now_ms) if self.claims else []
 
     def next_deadline(self, state: State) -> int | None:
         """As `deadlines.next_deadline`, for the state that this follows."""
@@ -185,6 +192,9 @@ class Index:
                 insort(self.ended, end)
 
     def _trim(self) -> None:
-        """Drop heads of the heap that are not true any more."""
+        """Drop heads of the heap that are not true any more; and all that is not, when that is most of it."""
+        if len(self._heap) > HEAP_SPARE + 2 * len(self.deadlines):
+            self._heap = [(deadline, group_id) for group_id, deadline in self.deadlines.items()]
+            heapify(self._heap)
         while self._heap and self.deadlines.get(self._heap[0][1]) != self._heap[0][0]:
             heappop(self._heap)
