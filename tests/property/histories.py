@@ -177,7 +177,7 @@ class History:
         """An index that follows the steps equals one that is made anew."""
         self.index.refresh(decision.state, decision.touched, decision.touched_hosts, decision.touched_claims)
         fresh = Index(decision.state)
-        for name in ("deadlines", "waiting", "hosts", "on_host", "claims"):
+        for name in ("deadlines", "waiting", "hosts", "on_host", "claims", "named", "ended"):
             assert getattr(self.index, name) == getattr(fresh, name), name
         assert self.index.lost == fresh.lost
         assert self.index.next_deadline(decision.state) == next_deadline(decision.state)

@@ -20,7 +20,7 @@ class Draft:
     emitting events iterates over a copy.
     """
 
-    __slots__ = ("_at", "_base", "_changes", "_maps", "_opened", "now_ms")
+    __slots__ = ("_base", "_changes", "_maps", "_opened", "now_ms")
 
     def __init__(self, base: State, now_ms: int) -> None:
         self._base = base
@@ -28,7 +28,6 @@ class Draft:
         self._changes: dict[str, Any] = {}
         self._opened: dict[str, Group] = {}
         self.now_ms = now_ms
-        self._at = max(now_ms, base.now_ms)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -113,7 +112,7 @@ class Draft:
 
     def touch(self) -> None:
         """Something happened now: the state's own time moves."""
-        self._changes["now_ms"] = self._at
+        self._changes["now_ms"] = max(self.now_ms, self._base.now_ms)
 
     def freeze(self) -> State:
         """The state as it is now; the draft goes on from it, without sharing anything that it will change."""
