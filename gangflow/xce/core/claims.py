@@ -11,7 +11,8 @@ from gangflow.xce.core.events import ClaimChanged, ClaimForgotten
 from gangflow.xce.core.limits import REASONS_MAX
 from gangflow.xce.core.plan import BackoffPlan, ClaimPlan
 from gangflow.xce.core.policy import grow
-from gangflow.xce.core.state import Claim, ClaimState, Group, GroupState, HostState, Slot, SlotState
+from gangflow.xce.core.reach import reachable
+from gangflow.xce.core.state import Claim, ClaimState, Group, GroupState, Slot, SlotState
 from gangflow.xce.core.turn import Turn
 from gangflow.xce.renew import replace
 
@@ -20,8 +21,6 @@ HELD = frozenset({C.PROVISIONING, C.READY, C.FAILED, C.LOST})
 """A provider has, or may have, something of it."""
 TO_MAKE = frozenset({C.NEW, C.FAILED, C.LOST, C.GONE})
 """There is nothing of it that could be used."""
-THERE = frozenset({HostState.UP, HostState.CLOSED})
-"""What is bound to such a host is of use there."""
 
 
 def move(turn: Turn, claim: Claim, state: ClaimState, **fields: object) -> None:
@@ -81,15 +80,10 @@ def provision(turn: Turn, claim: Claim) -> None:
     move(turn, claim, C.PROVISIONING, attempt=claim.attempt + 1, host="", hosts=(), path="", until_ms=until)
 
 
-def _there(turn: Turn, name: str) -> bool:
-    host = turn.host(name)
-    return host is not None and host.state in THERE
-
-
 def _stands(turn: Turn, claim: Claim, hosts: dict[str, None]) -> bool:
     """Whether a host-bound claim is of use to a slot on these hosts."""
     places = bound_to(claim)
-    if not all(_there(turn, name) for name in places):
+    if not all(reachable(turn, name) for name in places):
         return False
     if not claim.member:
         return True
@@ -99,7 +93,7 @@ def _stands(turn: Turn, claim: Claim, hosts: dict[str, None]) -> bool:
 def _leave_behind(turn: Turn, group: Group, claim: Claim) -> None:
     """Its user went elsewhere: where its hosts can still be told, it is released there before it is made again."""
     places = bound_to(claim)
-    if all(_there(turn, name) for name in places):
+    if all(reachable(turn, name) for name in places):
         release(turn, claim)
         return
     move(turn, claim, C.LOST, message=f"bound to {', '.join(places)}")
@@ -165,7 +159,7 @@ def ready(turn: Turn, report: inp.ClaimReady) -> None:
         # Whoever uses it may be placed anywhere.
         _fail(turn, claim, f"{claim.plan.provider} made it on {host} only: a standalone claim is used from every host")
         return
-    away = [name for name in hosts or ((host,) if host else ()) if not _there(turn, name)]
+    away = [name for name in hosts or ((host,) if host else ()) if not reachable(turn, name)]
     if away:
         # It was lost while it was being made: whoever starts with it would not find it.
         _fail(turn, claim, f"{claim.plan.provider} made it on {away[0]}, which is not there any more")

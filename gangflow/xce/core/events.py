@@ -42,7 +42,7 @@ class TermStarted:
 
 @dataclass(frozen=True, slots=True)
 class HostRegistered:
-    """A host's agent registered; the host is UP."""
+    """A host's agent registered; the host is UP, or CLOSED if an operator closed it."""
 
     facts: HostFacts
     boot: str
@@ -346,7 +346,7 @@ class SlotWarned:
 
 @dataclass(frozen=True, slots=True)
 class SlotExited:
-    """The incarnation is over and confirmed gone: DONE, EXIT or LOST, with how it ended."""
+    """The incarnation is over and confirmed gone: DONE or EXIT, with how it ended."""
 
     group: str
     member: str

@@ -56,11 +56,11 @@ class SlotState(StrEnum):
     RELEASING = "RELEASING"
     """Placed but never started; waits for its agents to confirm the unprepare."""
     RETIRED = "RETIRED"
-    """Tolerated: not wanted any more."""
+    """Not wanted (any more): tolerated, of a member that was stopped, scaled away, or its group ended."""
 
 
 class Next(StrEnum):
-    """What a slot that is STOPPING, RELEASING or LOST becomes, once it is confirmed gone."""
+    """What a slot on its way down becomes, once it is confirmed gone; of a PENDING one, what it holds its places for."""
 
     BACKOFF = "backoff"
     """Restart by a rule: BACKOFF until `Slot.until_ms`."""
