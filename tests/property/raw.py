@@ -372,8 +372,7 @@ class Raw:
             self.now_ms = max(self.now_ms, deadline)
             assert self.feed([inp.Tick()]).events
         living = [group for group in self.state.groups.values() if not group.state.terminal]
-        # What may run for so long only, and is restarted then, is never at rest.
-        assert any(member.runtime_limit_ms for group in living for member in group.plan.members), "it never comes to rest"
+        assert any(map(restless, living)), "it never comes to rest"
 
     def _host(self, name: str) -> Host:
         return self.state.hosts[name]
@@ -383,6 +382,8 @@ class Raw:
         assert effects_due(state) == ()
         assert not any(host.superseded for host in state.hosts.values())
         for group in state.groups.values():
+            if restless(group):
+                continue
             assert group.state.terminal or group.state in (G.RUNNING, G.DEGRADED, G.PENDING, G.SUSPENDED), group
             assert not group.changes or group.changes[-1].state.over, group
             assert group.reason is None or group.reason.code != "BACKOFF", group
@@ -392,6 +393,12 @@ class Raw:
         asks = [ask for group in state.groups.values() for ask in asks_of(turn, group)]
         answers = self.make_scheduler().decide(state, asks)
         assert not [one for one in answers if isinstance(one, Grant)], "somebody waits in vain"
+
+
+def restless(group: Group) -> bool:
+    """What may run for so long only and is restarted then, or may be restarted for ever because a floor is broken."""
+    limited = any(member.runtime_limit_ms for member in group.plan.members)
+    return limited or any(rule.floor_grace_ms and rule.max_restarts < 0 for rule in group.plan.rules)
 
 
 def key_of(group: Group, slot: Slot, task: Task) -> TaskKey:
