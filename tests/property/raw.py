@@ -25,6 +25,8 @@ from gangflow.xce.core.invariants import check, check_step
 from gangflow.xce.core.plan import Action, BackoffPlan, Cause, ClaimPlan, GroupPlan, MemberKind, RulePlan, ScalePlan, Use
 from gangflow.xce.core.state import ClaimState, Group, GroupState, Host, Slot, SlotState, State, Task, TaskKey, TaskPhase
 from gangflow.xce.core.turn import Turn
+from gangflow.xce.journal import image
+from gangflow.xce.journal.image import Image
 from gangflow.xce.machine import Decision, Machine, Scheduler, effects_due, handle, next_deadline
 from tests.property.histories import random_plan
 from tests.property.world import name_of
@@ -85,7 +87,11 @@ class Raw:
         assert sorted(map(name_of, decision.effects)) == sorted(map(name_of, make_all(state, new)))
         assert self.machine.next_deadline() == next_deadline(state)
         if self.steps % 5 == 0:
-            assert handle(before, inputs, self.now_ms, self.make_scheduler()) == decision
+            # A machine that knows nothing but the state, or an image of it, decides the same.
+            stored = image.decode(image.encode(Image(before, self.steps, b"")))
+            assert stored.state == before
+            for known in (before, stored.state):
+                assert handle(known, inputs, self.now_ms, self.make_scheduler()) == decision
         for effect in decision.effects:
             if not isinstance(effect, Provision | Release):
                 self.seen.append((effect.task, effect.host))
