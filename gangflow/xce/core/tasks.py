@@ -208,6 +208,9 @@ def failed(member: MemberPlan, report: inp.TaskExited) -> Cause | None:
         return report.cause
     if report.signal:
         return Cause.SIGNAL
+    if report.code is None:
+        # Nobody saw how it ended, so it did not finish: its agent does not hold what it was to run.
+        return Cause.AGENT_LOST
     if report.code or member.kind is MemberKind.REPLICA_SET:
         return Cause.APP_EXIT
     return None

@@ -280,3 +280,20 @@ def test_a_refusal_and_a_host_that_is_taken_away_in_one_batch_are_one_failure(wh
     stage.wait(60_000)
     stage.bring_up()
     assert stage.slot("rollout").state is S.READY
+
+
+@pytest.mark.parametrize("drains", [False, True])
+def test_a_job_whose_end_nobody_saw_is_not_finished(drains: bool) -> None:
+    """I11: an agent that says that it never ran it, although nobody told it to stop it, lost it."""
+    stage = Stage()
+    stage.run(plan(job(drain_ms=5_000), job("keeper")))
+    if drains:
+        stage.ask(inp.DrainSlot("g1", "actor", 0, 1))
+    stage.exit("actor", code=None)
+    slot = stage.slot("actor")
+    assert slot.state is not S.DONE
+    assert slot.exit is not None
+    assert slot.exit.cause is (Cause.DRAINED if drains else Cause.AGENT_LOST)
+    stage.wait(60_000)
+    stage.bring_up()
+    assert stage.slot("actor").state is S.READY
