@@ -44,9 +44,12 @@ def judge(turn: Turn) -> None:
         if group.state not in ACTIVE:
             _record(turn, group, by_slot)
             continue
-        # What was told to go before it failed, and does not come back, matches no rule.
-        _record(turn, group, {key: one for key, one in by_slot.items() if unwanted(group, group.slots[key])})
-        by_slot = {key: one for key, one in by_slot.items() if not unwanted(group, group.slots[key])}
+        # What was told to go before it failed, and does not come back, matches no rule; nor what was brought back already.
+        done = {
+            key: one for key, one in by_slot.items() if unwanted(group, slot := group.slots[key]) or slot.state is S.PENDING
+        }
+        _record(turn, group, done)
+        by_slot = {key: one for key, one in by_slot.items() if key not in done}
         if not by_slot:
             continue
         hosts = of_batch(turn, group, by_slot.items())

@@ -297,3 +297,16 @@ def test_a_job_whose_end_nobody_saw_is_not_finished(drains: bool) -> None:
     stage.wait(60_000)
     stage.bring_up()
     assert stage.slot("actor").state is S.READY
+
+
+def test_what_a_user_stopped_and_brought_back_since_it_failed_matches_no_rule() -> None:
+    """All in one batch: by the time the rules would be asked, it waits for its next place already."""
+    stage = Stage()
+    stage.run(plan(job(), replicas()))
+    decision = stage.feed(stage.exited("rollout", 1), inp.StopMember("g1", "rollout"), inp.RestartSlot("g1", "rollout", 1, 1))
+    judged = {event.index: event.action for event in decision.events if isinstance(event, FailureJudged)}
+    assert judged == {1: ""}
+    stage.gone()
+    stage.wait(60_000)
+    stage.bring_up()
+    assert stage.group().state is G.RUNNING
