@@ -69,7 +69,11 @@ class Choice:
 
 
 def choose(group: Group, targets: Targets) -> Choice:
-    """Downs: without a place first, then not ready, then the highest index. Ups: the lowest index with no live incarnation."""
+    """Which slots come, and which go.
+
+    Downs: what was given up first, then without a place, then not ready, then the highest index. Ups: the lowest index with no
+    live incarnation.
+    """
     added: list[SlotId] = []
     removed: list[SlotId] = []
     for member in group.plan.members:
@@ -87,10 +91,12 @@ def choose(group: Group, targets: Targets) -> Choice:
 
 
 def _standing(slot: Slot) -> int:
-    """How much would be lost with it: nothing that has a place, something that comes up, something that serves."""
+    """How much would be lost with it: what was given up, what waits for a place, what comes up, what serves."""
+    if slot.state is S.RETIRED or slot.next is Next.RETIRE:
+        return 0
     if slot.state is S.READY:
-        return 2
-    return 1 if slot.tasks and slot.state is not S.PENDING else 0
+        return 3
+    return 2 if slot.tasks and slot.state is not S.PENDING else 1
 
 
 def _free(slot: Slot | None) -> bool:

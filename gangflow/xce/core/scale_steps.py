@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gangflow.xce.core.changes import open_change
-from gangflow.xce.core.counts import ACTIVE, gone, slots_of
+from gangflow.xce.core.counts import ACTIVE, gone, slots_of, wanted
 from gangflow.xce.core.events import ChangeMoved, ReasonNoted, TargetsSet
 from gangflow.xce.core.reach import usable
 from gangflow.xce.core.scale_fit import held, lacking
@@ -145,7 +145,8 @@ def _give_up(turn: Turn, group: Group, change: Change) -> None:
     for member in group.plan.members:
         slots = slots_of(group, member)
         waiting = [slot.key for slot in slots if slot.key in change.ups and slot.state is S.PENDING]
-        spare = max(0, len(slots) - member.min_replicas)
+        # What a rule gave up makes no minimum.
+        spare = max(0, wanted(group, member) - member.min_replicas)
         out = waiting[max(0, len(waiting) - spare) :]
         removed.extend(out)
         targets.append((member.name, len(slots) - len(out)))

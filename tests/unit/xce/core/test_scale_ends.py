@@ -239,3 +239,43 @@ def test_giving_up_never_breaks_a_minimum() -> None:
     stage.wait(600_000)
     assert change(stage).state is D.FAILED
     assert dict(stage.group().targets)["decode"] >= 2
+
+
+def test_what_was_given_up_goes_first_so_that_the_minimum_is_left() -> None:
+    """A group that waits, resumed with one of two replicas given up: the one that is left is the one that can start."""
+    stage = Stage()
+    stage.run(plan(elastic(), rules=(RulePlan(Action.TOLERATE, "rollout"),)))
+    stage.bring_up()
+    stage.exit("rollout", 0)
+    stage.ask(inp.SuspendGroup("g1"))
+    stage.gone()
+    for name in stage.state.hosts:
+        stage.ask(inp.CloseHost(name))
+    stage.ask(inp.ResumeGroup("g1"))
+    assert scale(stage, rollout=1).ok
+    assert {index: slot.out for (_, index), slot in stage.group().slots.items()} == {0: True, 1: False}
+    for name in stage.state.hosts:
+        stage.ask(inp.OpenHost(name))
+    stage.bring_up()
+    assert stage.group().state is G.RUNNING
+    assert serving(stage, "rollout") == [1]
+
+
+def test_giving_up_counts_no_replica_that_a_rule_gave_up() -> None:
+    """One that waits is all that can make the minimum: it goes on waiting, although its change took too long."""
+    stage = Stage(hosts(3, cpu=1_000))
+    rule = RulePlan(Action.TOLERATE, "decode", floor=0, floor_grace_ms=600_000)
+    members = (elastic("prefill", 2, drain_ms=60_000), elastic("decode", 1))
+    stage.run(plan(*members, rules=(rule,), scale=ScalePlan(timeout_ms=5_000)))
+    stage.bring_up()
+    home = stage.slot("decode").tasks[0].host
+    stage.exit("decode")
+    stage.ask(inp.CloseHost(home))
+    assert scale(stage, prefill=1, decode=2).ok
+    stage.wait(5_000)
+    assert change(stage).state is D.FAILED
+    assert (stage.slot("decode", 0).state, stage.slot("decode", 1).state) == (S.RETIRED, S.PENDING)
+    assert not stage.slot("decode", 1).out
+    stage.ask(inp.OpenHost(home))
+    stage.bring_up()
+    assert stage.group().state is G.RUNNING
