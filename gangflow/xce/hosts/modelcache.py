@@ -98,6 +98,28 @@ class ModelCache:
             self._renew(each)
         return ""
 
+    def unlike(self, sha256: str, source: Path) -> str:
+        """How a source is not what is kept under its checksum, by kind, names and sizes.
+
+        Empty: it is like it, or cannot be read any more; then the checksum alone says what is meant. Reads no content.
+        """
+        try:
+            there = {item.path: item.size for item in items(source)}
+            noted = json.loads((self._entry(sha256) / "meta.json").read_text())["files"]
+        except NotCacheable as error:
+            return f"{source}: {error}"
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+        kept = {path: size for path, size, _ in noted}
+        if ("" in there) != ("" in kept):
+            what = ("a folder", "a file")
+            return f"{source} is {what['' in there]}, and {sha256} is the checksum of {what['' in kept]} that is cached"
+        for path in sorted({*there, *kept}, key=os.fsencode):
+            if there.get(path) != kept.get(path):
+                sizes = [f"{size} bytes" if size is not None else "not there" for size in (there.get(path), kept.get(path))]
+                return f"{source / path}: {sizes[0]}, in what is cached under the checksum {sha256} {sizes[1]}"
+        return ""
+
     def sizes(self) -> dict[str, int]:
         """Checksum → bytes of everything that is there."""
         return {entry.name: _bytes(entry) for entry in self._entries()}

@@ -38,6 +38,7 @@ class ModelWork:
         self._making: dict[tuple[str, str], _Making] = {}
         self._copies = ThreadPoolExecutor(AT_ONCE, "models")
         self._looks = ThreadPoolExecutor(1, "cache")
+        self._sources = ThreadPoolExecutor(AT_ONCE, "sources")
 
     async def want(self, wanted: ModelWanted, answer_s: float = ANSWER_S) -> ModelState:
         """Pin it; its path if it is there. Otherwise it is made meanwhile, and whoever asks again hears of it."""
@@ -48,7 +49,7 @@ class ModelWork:
         except (CacheError, OSError) as error:
             return ModelState(error=str(error))
         if path:
-            return ModelState(path)
+            return await self._found(cache, wanted, path, answer_s)
         key = (wanted.root, wanted.sha256)
         making = self._making.get(key)
         if making is not None and making.progress.ended:
@@ -63,7 +64,8 @@ class ModelWork:
             return ModelState("", making.progress.done, making.progress.total)
         if failure := making.work.result():
             return ModelState("", making.progress.done, making.progress.total, failure)
-        return ModelState(await self._look(lambda: cache.pin(wanted.sha256, wanted.pin, name)))
+        # It may have been made for another claim, of another source.
+        return await self._found(cache, wanted, await self._look(lambda: cache.pin(wanted.sha256, wanted.pin, name)), answer_s)
 
     async def drop(self, root: str, pin: str) -> None:
         """A claim's pin goes."""
@@ -79,6 +81,18 @@ class ModelWork:
             making.progress.ended = True
         self._copies.shutdown(wait=True, cancel_futures=True)
         self._looks.shutdown(wait=True)
+        self._sources.shutdown(wait=False, cancel_futures=True)
+
+    async def _found(self, cache: ModelCache, wanted: ModelWanted, path: str, answer_s: float) -> ModelState:
+        """What is there, unless its source is plainly another thing than its checksum says: then it would not be made, either.
+
+        A source whose storage hangs is one that cannot be read any more; what is cached does not need it.
+        """
+        loop = asyncio.get_running_loop()
+        look = loop.run_in_executor(self._sources, cache.unlike, wanted.sha256, Path(wanted.source))
+        done, _ = await asyncio.wait([look], timeout=answer_s)
+        wrong = look.result() if path and done else ""
+        return ModelState(error=wrong) if wrong else ModelState(path)
 
     def _begin(self, cache: ModelCache, wanted: ModelWanted) -> _Making:
         progress = Progress()

@@ -90,6 +90,27 @@ def test_a_source_that_is_not_what_its_checksum_says_never_appears(shelf: Shelf)
     assert shelf.left == []
 
 
+def test_what_is_cached_is_compared_with_its_source_by_kind_names_and_sizes(shelf: Shelf) -> None:
+    file, folder = shelf.source("m"), shelf.root / "model"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "sub" / "a").write_text("a")
+    ours, theirs = checksum(file), checksum(folder)
+    shelf.make(file)
+    shelf.make(folder)
+    assert (shelf.cache.unlike(ours, file), shelf.cache.unlike(theirs, folder)) == ("", "")
+    assert shelf.cache.unlike(ours, file.rename(file.with_name("renamed"))) == "", "its own name is not its content's"
+    assert shelf.cache.unlike(ours, file) == "", "it is not there any more"
+    assert "is a folder, and" in shelf.cache.unlike(ours, folder)
+    assert f"{theirs} is the checksum of a folder that is cached" in shelf.cache.unlike(theirs, file.with_name("renamed"))
+    assert "neither a file nor a folder" in shelf.cache.unlike(ours, Path("/dev/null"))
+    (folder / "sub" / "a").write_text("longer")
+    assert "model/sub/a: 6 bytes, in what is cached" in shelf.cache.unlike(theirs, folder)
+    (folder / "sub" / "a").rename(folder / "b")
+    assert "model/b: 6 bytes, in what is cached" in shelf.cache.unlike(theirs, folder)
+    (folder / "b").unlink()
+    assert "model/sub/a: not there, in what is cached" in shelf.cache.unlike(theirs, folder)
+
+
 @pytest.mark.parametrize(("source", "why"), [("/no/such/model", "No such file"), ("/dev/null", "neither a file nor a folder")])
 def test_a_source_that_cannot_be_read_is_named(shelf: Shelf, source: str, why: str) -> None:
     with pytest.raises(CacheError, match=f"{source}.*{why}"):

@@ -97,3 +97,40 @@ async def test_an_agent_that_ends_leaves_no_copy_running(gate: threading.Event, 
     await work.want(wanted(tmp_path), answer_s=0)
     await asyncio.to_thread(work.close)
     assert not (tmp_path / "cache" / "entries").exists()
+
+
+async def test_a_checksum_with_another_source_is_refused_although_something_is_cached_under_it(
+    work: ModelWork, gate: threading.Event, tmp_path: Path
+) -> None:
+    """The answer must not depend on what other groups had cached before, nor on what is being made for them."""
+    first = asyncio.create_task(work.want(wanted(tmp_path), 30))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "m.bin").write_bytes(b"m" * 5_000)
+    meanwhile = asyncio.create_task(work.want(wanted(tmp_path, "c/g2/m", source=str(folder)), 30))
+    while not work._making:
+        await asyncio.sleep(0)
+    gate.set()
+    assert (await first).path
+    for state in (await meanwhile, await work.want(wanted(tmp_path, "c/g3/m", source=str(folder)))):
+        assert state.path == ""
+        assert f"{folder} is a folder" in state.error
+        assert "is the checksum of a file that is cached" in state.error
+    (tmp_path / "m.bin").rename(tmp_path / "kept")
+    sha256 = checksum(tmp_path / "kept")
+    gone = await work.want(wanted(tmp_path, "c/g4/m", source=str(tmp_path / "nothing"), sha256=sha256))
+    assert gone.path, "what is cached does not need its source any more"
+
+
+async def test_a_source_whose_storage_hangs_holds_up_nothing_that_is_cached(
+    work: ModelWork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await work.want(wanted(tmp_path), 30)).path
+    storage = threading.Event()
+    monkeypatch.setattr(modelcache, "items", lambda source: storage.wait())
+    try:
+        assert (await work.want(wanted(tmp_path, "c/g2/m"), answer_s=0.01)).path
+        assert await work.check(str(tmp_path / "cache"), "c/g2/m") == ""
+    finally:
+        monkeypatch.undo()
+        storage.set()
