@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from gangflow.errors import Problem, SpecError
-from gangflow.home import Home, new_home
+from gangflow.home import Home, given_token, new_home
 from gangflow.specs.cluster import ClusterSpec
 from gangflow.xce.rest.client import Client
 
@@ -141,11 +141,14 @@ IN_PROCESS: dict[str, Cluster] = {}
 
 
 def join_cluster(address: str, *, say: Say = silent) -> Cluster:
-    """The cluster at an address: an XCE's URL, the home of a kept cluster, or a Ray cluster's `host:port`."""
+    """The cluster at an address: an XCE's URL, the home of a kept cluster, or a Ray cluster's `host:port`.
+
+    `GANGFLOW_TOKEN` (or `XCE_TOKEN`) says who calls, at any of them; without one it is the token that the home keeps.
+    """
     if address in IN_PROCESS:
         return IN_PROCESS[address]
     if address.startswith(("http://", "https://")):
-        return Remote(address.rstrip("/"), os.environ.get("GANGFLOW_TOKEN") or os.environ.get("XCE_TOKEN", ""))
+        return Remote(address.rstrip("/"), given_token())
     path = Path(address).expanduser()
     if path.is_dir():
         home = Home(path)

@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 
 ROOT_VARIABLE = "GANGFLOW_ROOT"
 HOME_VARIABLE = "GANGFLOW_HOME"
+TOKEN_VARIABLES = ("GANGFLOW_TOKEN", "XCE_TOKEN")
+"""In this order; the second is what a member of a group finds in its environment."""
+
+
+def given_token(environment: Mapping[str, str] | None = None) -> str:
+    """The token that the environment gives: it wins over the one that a cluster's home keeps. Empty: it gives none."""
+    given = os.environ if environment is None else environment
+    return next((given[name] for name in TOKEN_VARIABLES if given.get(name)), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +84,17 @@ class Home:
         """Whether a Ray cluster was started for it, or joined."""
         return (self.path / "ray.json").exists()
 
-    def client(self, patience: float = 15.0) -> Client:
-        """A client of its controller."""
+    def client(self, patience: float = 15.0, token: str = "") -> Client:
+        """A client of its controller. `token`: empty: the admin's, as whoever started the cluster is one."""
         from gangflow.xce.rest.client import Client
 
-        return Client(self.url, self.token, patience=patience)
+        return Client(self.url, token or self.token, patience=patience)
 
-    def aclient(self, patience: float = 15.0) -> AsyncClient:
+    def aclient(self, patience: float = 15.0, token: str = "") -> AsyncClient:
         """The same for an event loop."""
         from gangflow.xce.rest.aclient import AsyncClient
 
-        return AsyncClient(self.url, self.token, patience=patience)
+        return AsyncClient(self.url, token or self.token, patience=patience)
 
 
 def root() -> Path:

@@ -26,7 +26,7 @@ from gangflow.errors import (
     JournalRegressed,
     SetupError,
 )
-from gangflow.home import Home
+from gangflow.home import Home, given_token
 from gangflow.specs.cluster import ClusterSpec
 from gangflow.specs.document import dump
 from gangflow.xce.rest.client import Client
@@ -50,6 +50,8 @@ class LocalCluster:
         self.home = home
         self.name = str(home.path)
         self._kept = kept
+        self._token = given_token() if kept else ""
+        """Of whoever joined it with a token; empty: the admin's."""
 
     @classmethod
     def start(cls, home: Home, spec: ClusterSpec | None, *, say: Say = silent) -> LocalCluster:
@@ -88,15 +90,15 @@ class LocalCluster:
 
     def client(self) -> Client:
         """A client of its controller."""
-        return self.home.client()
+        return self.home.client(token=self._token)
 
     def aclient(self) -> AsyncClient:
         """The same for an event loop."""
-        return self.home.aclient()
+        return self.home.aclient(token=self._token)
 
     def coordinate(self, group: str) -> None:
         """The coordinator is a supervised process beside the controller."""
-        start_coordinator(group, self.home.url, self.home.token, self.home.path)
+        start_coordinator(group, self.home.url, self._token or self.home.token, self.home.path)
 
     def stop(self) -> None:
         """Cancel every group, end the agent and the controller. Nothing of a cluster that is kept for others.

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gangflow import clusters, outcomes
-from gangflow.errors import Gone, NotFound, Unreachable, XceError
-from gangflow.home import Home, homes
+from gangflow.errors import Gone, NotFound, Unauthorized, Unreachable, XceError
+from gangflow.home import Home, given_token, homes
 from gangflow.specs.group import CoStartGroup, grouped
 
 if TYPE_CHECKING:
@@ -377,9 +377,9 @@ def the_one(name: str, seen: Sequence[tuple[Home, bool]]) -> Home:
 def _ended(home: Home, name: str) -> bool | None:
     """Whether the group of that name in a home has ended; None: there is none."""
     try:
-        with home.client(patience=1) as client:
+        with home.client(patience=1, token=given_token()) as client:
             return client.group(name).terminal
-    except (NotFound, Unreachable):
+    except (NotFound, Unauthorized, Unreachable):  # A token that is given may be another cluster's.
         return None
 
 

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gangflow import clusters, outcomes
-from gangflow.errors import Gone, NotFound, Unreachable, XceError
-from gangflow.home import Home, homes
+from gangflow.errors import Gone, NotFound, Unauthorized, Unreachable, XceError
+from gangflow.home import Home, given_token, homes
 from gangflow.runs import HORIZON_TRIES, LOG_PIECE, coordinated, delegated, here, the_one
 from gangflow.specs.group import grouped
 from gangflow.threads import in_thread
@@ -314,9 +314,9 @@ async def attach(name: str, *, address: str = "") -> AsyncRun:
 async def _ended(home: Home, name: str) -> bool | None:
     """Whether the group of that name in a home has ended; None: there is none."""
     try:
-        async with home.aclient(patience=1) as client:
+        async with home.aclient(patience=1, token=given_token()) as client:
             return (await client.group(name)).terminal
-    except (NotFound, Unreachable):
+    except (NotFound, Unauthorized, Unreachable):  # A token that is given may be another cluster's.
         return None
 
 

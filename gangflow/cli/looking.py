@@ -14,7 +14,7 @@ from gangflow.cli.names import parse
 from gangflow.cli.story import Story
 from gangflow.cli.watching import rollout_of
 from gangflow.errors import GangflowError, NotFound, Problem, SpecError
-from gangflow.home import homes
+from gangflow.home import given_token, homes
 from gangflow.runs import attach
 from gangflow.xce.rest.client import Client
 from gangflow.xce.rest.schema import GroupView
@@ -50,7 +50,7 @@ def show_status(console: Console, group: str, address: str) -> None:
                 shown += 1
             continue
         try:
-            with home.client(patience=1) as client:
+            with home.client(patience=1, token=given_token()) as client:
                 _list(console, str(home.path), _all_groups(client))
                 shown += 1
         except GangflowError as error:

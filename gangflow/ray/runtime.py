@@ -24,7 +24,7 @@ from gangflow.errors import (
     JournalRegressed,
     SetupError,
 )
-from gangflow.home import Home, root
+from gangflow.home import Home, given_token, root
 from gangflow.ray.head import RayHead, head_alive, note_head, read_head, start_head, stop_head
 from gangflow.specs.cluster import ClusterSpec
 from gangflow.specs.document import dump
@@ -114,6 +114,8 @@ class RayCluster:
         self.head = head
         self.name = str(home.path)
         self._kept = kept
+        self._token = given_token() if kept else ""
+        """Of whoever joined it with a token; empty: the admin's."""
         self._control: _Control | None = None
         self._address: tuple[str, str] | None = None
         """(url, token) of a controller whose home may be on another machine."""
@@ -177,24 +179,24 @@ class RayCluster:
         if home.is_dir():
             note_head(home, RayHead("", control.joined["address"]))
         cluster = cls(Home(home), None, kept=True)
-        cluster._control, cluster._address = control, (found["url"], found["token"])
+        cluster._control, cluster._address = control, (found["url"], cluster._token or found["token"])
         return cluster
 
     # --- use ------------------------------------------------------------------------------------------------------------
 
     def client(self) -> Client:
         """A client of its controller."""
-        return Client(*self._address) if self._address is not None else self.home.client()
+        return Client(*self._address) if self._address is not None else self.home.client(token=self._token)
 
     def aclient(self) -> AsyncClient:
         """The same for an event loop."""
         from gangflow.xce.rest.aclient import AsyncClient
 
-        return AsyncClient(*self._address) if self._address is not None else self.home.aclient()
+        return AsyncClient(*self._address) if self._address is not None else self.home.aclient(token=self._token)
 
     def coordinate(self, group: str) -> None:
         """Start the group's coordinator as a detached actor."""
-        url, token = self._address or (self.home.url, self.home.token)
+        url, token = self._address or (self.home.url, self._token or self.home.token)
         log = self.home.path / f"coordinator-{group}.log"
         self._connected().ask("coordinate", group=group, url=url, token=token, log=str(log))
 

@@ -197,7 +197,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Home]
         known[home.path] = cluster
         return home
 
-    monkeypatch.setattr(Home, "client", lambda home, patience=15.0: known[home.path])
+    monkeypatch.setattr(Home, "client", lambda home, patience=15.0, token="": known[home.path])
     monkeypatch.setattr(clusters, "join_cluster", lambda address, **_: known[Path(address)])
     return make
 
