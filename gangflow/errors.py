@@ -161,8 +161,10 @@ class JournalCorrupt(JournalError):
     exit_code = 7
     remedy = "restore the journal file from a copy; nothing was overwritten"
 
-    def __init__(self, message: str, *, seq: int = 0) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, seq: int = 0, good: int = 0) -> None:
+        """`good`: up to where records are kept that can be trusted, if there are any before the damage."""
+        look = f"; `gangflow replay HOME --until {good}` shows what is still good before the damage" if good else ""
+        super().__init__(message, remedy=self.remedy + look)
         self.seq = seq
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from gangflow import __version__
-from gangflow.errors import JournalCorrupt, JournalError, OtherVersion
+from gangflow.errors import JournalCorrupt, JournalError, OtherVersion, Problem, SpecError
 from gangflow.xce.core.draft import Draft
 from gangflow.xce.core.evolve import absorb
 from gangflow.xce.core.inputs import Input
@@ -75,14 +75,18 @@ def replay(
     What is before `after` is taken as it was decided. `watch` is told the seq after each batch.
 
     Raises:
+        SpecError: what was true at `until` is not kept any more.
         OtherVersion: another version of gangflow decided some of it (unless `force`, or that one is among `DECIDES_AS`).
         JournalCorrupt: a record does not continue the chain of digests, or there is nothing to begin with.
         JournalError: a record cannot be read, or cannot be applied; or nothing to begin with is kept from before `after`.
     """
     until = until or journal.seq
     begin, notes = _beginning(journal, after)
+    if until < begin.seq:
+        expected = f"a seq from {begin.seq} on, the earliest state that is kept: seq {until} is not kept any more"
+        raise SpecError([Problem("--until", str(until), expected)])
     run = _Run(journal, begin, max(after, begin.seq), force, machine, notes)
-    for each in journal.records():
+    for each in journal.records() if until > begin.seq else ():
         if each.last_seq > begin.seq:
             run.take(each)
             watch(each.last_seq)

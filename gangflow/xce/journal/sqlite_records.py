@@ -39,7 +39,10 @@ class SqliteRecords:
     """`store.Records` of one file, which somebody else may be writing."""
 
     def __init__(self, path: Path | str) -> None:
-        """Raises JournalError when there is no journal, or it cannot be opened; JournalCorrupt when it is damaged."""
+        """Raises JournalError when there is no journal, or it cannot be opened; JournalCorrupt when it is damaged.
+
+        Damage at its end is told by whoever reads so far: what is before it can still be looked at.
+        """
         self.path = Path(path)
         self._begin()
         if not self.path.is_file():
@@ -47,7 +50,7 @@ class SqliteRecords:
         with self._translated(0):
             self._reader = _look_at(self.path)
             try:
-                self._take_contents(self._reader)
+                self._take_contents(self._reader, whole=False)
             except BaseException:
                 self._reader.close()
                 raise
@@ -58,6 +61,8 @@ class SqliteRecords:
         self._digest = b""
         self._origin = (0, b"")
         """Where the records that are kept begin, and the chain's digest there: one value, as another thread may forget some."""
+        self._cut: JournalCorrupt | None = None
+        """What is wrong with its end, if it was opened all the same."""
         self._closed = False
         self._reading = threading.Lock()
 
@@ -117,14 +122,17 @@ class SqliteRecords:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _take_contents(self, db: sqlite3.Connection) -> None:
-        """What the table of contents says, and whether the chain ends where it says; all as of one moment."""
+    def _take_contents(self, db: sqlite3.Connection, *, whole: bool = True) -> None:
+        """What the table of contents says, and whether the chain ends where it says; all as of one moment.
+
+        JournalCorrupt if it does not; where not `whole`, only reading up to there says so.
+        """
         db.execute("BEGIN")
         try:
             if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
                 raise JournalError(f"{self.path}: there is no journal in this file")
             meta = dict(db.execute("SELECT name, value FROM meta").fetchall())
-            last = db.execute("SELECT last_seq, digest FROM batches ORDER BY first_seq DESC LIMIT 1").fetchone()
+            last = db.execute("SELECT last_seq, digest, first_seq FROM batches ORDER BY first_seq DESC LIMIT 1").fetchone()
         finally:
             if db.in_transaction:
                 db.execute("ROLLBACK")
@@ -136,11 +144,22 @@ class SqliteRecords:
             self._origin = (int(meta["base_seq"]), bytes(meta["base_digest"]))
         except (KeyError, TypeError, ValueError) as error:
             raise JournalCorrupt(f"{self.path}: its table of contents is damaged ({error!r})") from error
-        end = last or self._origin
-        if end != (self._seq, self._digest):
-            raise JournalCorrupt(
-                f"{self.path} ends at seq {end[0]}, but {self._seq} was written", seq=min(end[0], self._seq) + 1
-            )
+        self._cut = self._wrong_end(last)
+        if self._cut is not None and (whole or (last is not None and last[0] > self._seq)):
+            raise self._cut
+
+    def _wrong_end(self, last: tuple[int, bytes, int] | None) -> JournalCorrupt | None:
+        """What is wrong with the end, given the last record's (last seq, digest, first seq); None: it is what was written."""
+        end, digest = last[:2] if last is not None else self._origin
+        if end == self._seq:
+            if digest == self._digest:
+                return None
+            bad = last[2] if last is not None else end
+            what = f"the digest of its last record, at seq {end}, is not the one that was written"
+        else:
+            bad = min(end, self._seq) + 1
+            what = f"it ends at seq {end}, but {self._seq} was written"
+        return JournalCorrupt(f"{self.path}: {what}", seq=bad, good=bad - 1 if bad - 1 > self.horizon else 0)
 
     def _records(self, after: int, page: int) -> Iterator[Record]:
         """From the batch that holds `after + 1` on; JournalCorrupt at the first record that does not continue the chain."""
@@ -152,19 +171,23 @@ class SqliteRecords:
             rows: list[_Row] = self._read(_FROM, (after + 1, page), after + 1)
             if rows and rows[0][0] == seen:
                 # The page before was full and there is no other: nothing holds `after + 1`, so its last row was found again.
-                return
+                break
             for row in rows:
                 first, last, digest, raw = row
                 if position is None:
                     position = (first - 1, self.digest_at(first - 1))
                 if first != position[0] + 1 or chain(position[1], raw) != digest:
                     raise self._broken(min(first, position[0] + 1), begin)
+                if self._cut is not None and last >= self._cut.seq:
+                    raise self._cut
                 position = (last, digest)
                 if last > after:
                     yield Record(first, last, digest, raw)
             if len(rows) < page:
-                return
+                break
             seen, after = rows[-1][0], rows[-1][1]
+        if self._cut is not None:
+            raise self._cut
 
     def _broken(self, bad: int, begin: int) -> JournalError:
         """Why the record at `bad` does not follow: it may have been forgotten while we read."""
@@ -174,7 +197,10 @@ class SqliteRecords:
             return JournalError(
                 f"{self.path}: records up to seq {rows[0][0]} were forgotten while they were read", remedy=remedy
             )
-        return JournalCorrupt(f"{self.path}: the record at seq {bad} does not continue the chain of digests", seq=bad)
+        good = bad - 1 if bad - 1 > begin else 0
+        return JournalCorrupt(
+            f"{self.path}: the record at seq {bad} does not continue the chain of digests", seq=bad, good=good
+        )
 
     def _read(self, query: str, values: tuple[int, ...], seq: int) -> list[Any]:
         with self._reading, self._translated(seq):

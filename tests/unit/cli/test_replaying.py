@@ -138,6 +138,15 @@ def test_a_broken_chain_is_not_replayed_past(run: Run, file: Path) -> None:
     run(file, raises=JournalCorrupt)
 
 
+def test_what_is_before_a_damaged_last_record_is_shown(run: Run, file: Path) -> None:
+    db = sqlite3.connect(file)
+    with db:
+        db.execute("UPDATE batches SET digest = zeroblob(32) WHERE first_seq = ?", (story()[-1].first_seq,))
+    db.close()
+    run(file, raises=JournalCorrupt)
+    assert f"replayed {len(story()) - 1} batches" in run(file, "--until", story()[-2].last_seq)
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gangflow.errors import Gone, JournalCorrupt, JournalError, JournalLocked
+from gangflow.errors import Gone, JournalCorrupt, JournalError, JournalLocked, SpecError
 from gangflow.xce.controller.feed import Feed
 from gangflow.xce.journal import image
 from gangflow.xce.journal.compaction import compact
@@ -100,6 +100,9 @@ def test_a_replay_says_from_where_it_can_begin(file: Path) -> None:
     with pytest.raises(JournalError) as caught:
         replay(journal, after=3)
     assert f"--from {done.horizon + 1} is the earliest" in caught.value.advice
+    with pytest.raises(SpecError, match=f"a seq from {done.horizon} on.*seq 3 is not kept any more"):
+        replay(journal, until=3)
+    assert replay(journal, until=done.horizon).seq == done.horizon
     journal.close()
 
 

@@ -194,6 +194,31 @@ def test_a_cut_tail_is_noticed_at_once(journal: SqliteJournal, path: Path) -> No
     with pytest.raises(JournalCorrupt, match="ends at seq 3, but 5 was written") as caught:
         SqliteJournal(path)
     assert caught.value.seq == 4
+    assert "--until 3" in caught.value.advice
+
+
+@pytest.mark.parametrize(
+    ("damage", "good"),
+    [
+        ("DELETE FROM batches WHERE first_seq > 3", 3),
+        ("UPDATE batches SET digest = zeroblob(32) WHERE first_seq = 5", 4),
+        ("UPDATE meta SET value = zeroblob(32) WHERE name = 'head_digest'", 4),
+    ],
+)
+def test_what_is_before_a_damaged_end_can_still_be_read(journal: SqliteJournal, path: Path, damage: str, good: int) -> None:
+    """Opened for reading only; who would write on is refused at once, and told what is wrong."""
+    fill(journal, 5)
+    journal.close()
+    tamper(path, damage)
+    with pytest.raises(JournalCorrupt, match="ends at seq 3" if good == 3 else "the digest of its last record, at seq 5"):
+        SqliteJournal(path)
+    reader = sqlite_records.SqliteRecords(path)
+    read: list[int] = []
+    with pytest.raises(JournalCorrupt) as caught:
+        read.extend(record.last_seq for record in reader.records())
+    reader.close()
+    assert caught.value.seq == good + 1
+    assert f"--until {good}`" in caught.value.advice
 
 
 def test_a_second_opener_is_told_who_has_it(journal: SqliteJournal, path: Path) -> None:
