@@ -96,7 +96,12 @@ def _unwanted(turn: Turn, node: str, name: str, held: dict[TaskKey, None]) -> No
 def gone(turn: Turn, report: inp.HostGone) -> None:
     """The verdict that a host, or its agent, is dead. Its slots are LOST; its capacity is free when it is FENCED."""
     host = turn.host(report.host)
-    if host is None or host.state not in ANSWERS:
+    if host is None:
+        return
+    if host.state not in ANSWERS:
+        if not report.agent_only:
+            # Only its agent was lost so far, and what is bound to the host was still there.
+            host_lost(turn, report.host)
         return
     cause = Cause.AGENT_LOST if report.agent_only else Cause.HOST_LOST
     message = f"{'the agent of ' if report.agent_only else ''}{report.host} is lost"

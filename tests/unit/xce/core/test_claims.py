@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.effects import Prepare, Provision, Release, Start
 from gangflow.xce.core.plan import Action, BackoffPlan, Cause, ClaimPlan, RulePlan
@@ -169,6 +171,25 @@ def test_losing_the_host_of_a_claim_fails_those_who_use_it() -> None:
     stage.up_host("h1", "b2")
     stage.wait(1_000)
     assert (stage.claim("g1/ckpt").state, stage.claim("g1/ckpt").attempt) == (C.PROVISIONING, 2)
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_a_host_that_is_lost_after_its_agent_takes_its_claims_along(fenced: bool) -> None:
+    stage = Stage(hosts(2, cpu=2_000))
+    rule = RulePlan(Action.RESTART_GROUP, causes=(Cause.CLAIM_LOST,))
+    stage.submit(plan(job(cpu=2_000), replicas(count=1), claims=(CKPT,), rules=(rule,)))
+    stage.feed(inp.ClaimReady("g1/ckpt", 1, "/local", "h1"))
+    stage.bring_up()
+    stage.feed(inp.HostGone("h1", 1_000, agent_only=True))
+    if fenced:
+        stage.wait(1_000)
+    assert (stage.claim("g1/ckpt").state, stage.group().state is G.RESTARTING) == (C.READY, False)
+    stage.feed(inp.HostGone("h1", 1_000))
+    assert stage.claim("g1/ckpt").state is C.LOST
+    assert stage.group().state is G.RESTARTING
+    before = stage.state
+    stage.feed(inp.HostGone("h1", 1_000))
+    assert stage.state == before
 
 
 def test_a_failed_claim_waits_for_what_it_comes_after_without_a_deadline_of_its_own() -> None:
