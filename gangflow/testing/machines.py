@@ -86,7 +86,7 @@ class Machines:
         if isinstance(effect, Provision):
             return self._provide(effect)
         if isinstance(effect, Release):
-            return [ClaimReleased(effect.claim)]
+            return [ClaimReleased(effect.claim, effect.attempt)]
         machine = self.by_name.get(effect.host)
         if machine is None or not machine.up:
             return []

@@ -170,7 +170,7 @@ class Raw:
             bound = effect.hosts[0] if effect.provider == "local" and effect.hosts else ""
             return inp.ClaimReady(effect.claim, effect.attempt, "/made", bound)
         if isinstance(effect, Release):
-            return inp.ClaimReleased(effect.claim)
+            return inp.ClaimReleased(effect.claim, effect.attempt)
         return inp.TaskWarned(effect.task, effect.host)
 
     def probes(self) -> list[Input]:

@@ -401,7 +401,7 @@ class World:
     def _provide(self, effect: Provision | Release) -> None:
         if isinstance(effect, Release):
             self.claims.pop(effect.claim, None)
-            self.feed(inp.ClaimReleased(effect.claim))
+            self.feed(inp.ClaimReleased(effect.claim, effect.attempt))
         elif self.chance(self.faults.claim_fail, "claim"):
             self.feed(inp.ClaimFailed(effect.claim, effect.attempt, "disk full"))
         else:

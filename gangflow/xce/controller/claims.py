@@ -101,7 +101,7 @@ class ClaimWork:
             try:
                 provider = await self.learn(request.provider)
                 await within(RELEASE_S, provider.release(as_made(request)))
-                return ClaimReleased(request.claim)
+                return ClaimReleased(request.claim, request.attempt)
             except Exception as error:
                 pause = RESEND_S[min(tries, len(RESEND_S) - 1)]
                 _log.warning("claim %s could not be released (%r); again in %g s", request.claim, error, pause)

@@ -187,7 +187,7 @@ def failed(turn: Turn, report: inp.ClaimFailed) -> None:
 
 
 def _fail(turn: Turn, claim: Claim, message: str) -> None:
-    until = turn.now_ms + max(1, grow(pauses(turn, claim), claim.attempt - 1))
+    until = turn.now_ms + max(1, grow(pauses(turn, claim), claim.attempt - claim.former - 1))
     move(turn, claim, C.FAILED, message=message, until_ms=until)
     if not claim.group:
         # Those who wait say why. When many wait, a session's first ones do, as for any other reason.
@@ -205,7 +205,7 @@ def pauses(turn: Turn, claim: Claim) -> BackoffPlan:
 def released(turn: Turn, report: inp.ClaimReleased) -> None:
     """A provider confirmed that nothing of a claim is left."""
     claim = turn.draft.claims.get(report.claim)
-    if claim is None or claim.state is not C.RELEASING:
+    if claim is None or claim.state is not C.RELEASING or report.attempt not in (0, claim.attempt):
         return
     move(turn, claim, C.GONE, path=claim.path, host="", hosts=())
     if not claim.group:

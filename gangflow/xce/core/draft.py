@@ -76,6 +76,10 @@ class Draft:
         return str(self._changes.get("cluster_id", self._base.cluster_id))
 
     @property
+    def claim_attempts(self) -> int:
+        return int(self._changes.get("claim_attempts", self._base.claim_attempts))
+
+    @property
     def next_group(self) -> int:
         return int(self._changes.get("next_group", self._base.next_group))
 

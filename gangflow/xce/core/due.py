@@ -216,6 +216,7 @@ def _claim_effect(state: State, claim: Claim, kind: Kind) -> Effect:
             slot=slot,
             hosts=bound_to(claim),
             made_as=claim.made_as,
+            attempt=claim.attempt,
         )
     group = state.groups[claim.group] if claim.group else None
     return Provision(

@@ -112,6 +112,8 @@ class Release:
     """That it is bound to."""
     made_as: str = ""
     """See `Provision.made_as`."""
+    attempt: int = 0
+    """The claim's last: the answer names it."""
 
 
 TaskEffect = Prepare | Unprepare | Start | Stop | Warn

@@ -108,7 +108,9 @@ def claim_changed(draft: Draft, event: ev.ClaimChanged) -> None:
 
 def claim_forgotten(draft: Draft, event: ev.ClaimForgotten) -> None:
     """See the event."""
-    del draft.own("claims")[event.claim]
+    claim = draft.own("claims").pop(event.claim)
+    if claim.attempt > draft.claim_attempts:
+        draft.set(claim_attempts=claim.attempt)
 
 
 APPLY: dict[type, Callable[[Draft, Any], None]] = {

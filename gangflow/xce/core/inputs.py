@@ -335,6 +335,8 @@ class ClaimReleased:
     """Nothing of it is left, or it was handed over for good."""
 
     claim: str
+    attempt: int = 0
+    """What was made in this attempt, the claim's last; 0: whatever it was."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,9 @@ def create(turn: Turn, command: inp.CreateClaim) -> Reply:
     if sum(1 for claim in turn.draft.claims.values() if not claim.group) >= STANDALONE_MAX:
         return Reply(413, "too_large", f"there are {STANDALONE_MAX} standalone claims already")
     plan = replace(command.plan, scope="", retain=False, uses="", after=())
-    provision(turn, Claim(name, "", plan, owner=command.owner))
+    # Whatever is still to come about an earlier claim of this name is about an earlier attempt.
+    former = turn.draft.claim_attempts
+    provision(turn, Claim(name, "", plan, owner=command.owner, attempt=former, former=former))
     return Reply(201, fields=(("id", name), ("state", C.PROVISIONING.value)))
 
 

@@ -243,6 +243,9 @@ class Claim:
     """The id that its provider knows it by, where that is another: a retained claim was made for its group."""
     losses: int = 0
     """How often it was READY and lost: one that flaps is made again after growing pauses."""
+    former: int = 0
+    """The attempt that it began after: those of a standalone claim go on from claims that were forgotten, as what is said of
+    one of these must never count for it."""
 
 
 class ChangeState(StrEnum):
@@ -450,6 +453,8 @@ class State:
     """Since when capacity that came back was not offered to everybody who waits, as a step holds only so many sessions; 0: it
     was. The next step goes on with that."""
     next_group: int = 1
+    claim_attempts: int = 0
+    """The highest attempt of any standalone claim that was forgotten: a new one begins after it."""
     levels: tuple[str, ...] = ()
     """Topology levels, outermost first."""
     hosts: Mapping[str, Host] = field(default_factory=dict)

@@ -305,7 +305,7 @@ def claim_view(
         member=claim.member,
         index=claim.index,
         retain=claim.plan.retain,
-        attempt=claim.attempt,
+        attempt=claim.attempt - claim.former,
         losses=claim.losses,
         since_ms=claim.since_ms,
         until_ms=claim.until_ms,

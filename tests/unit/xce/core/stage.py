@@ -104,7 +104,7 @@ class Stage:
 
     def claims_released(self) -> None:
         for effect in self.due(Release):
-            self.feed(inp.ClaimReleased(effect.claim))
+            self.feed(inp.ClaimReleased(effect.claim, effect.attempt))
 
     def run(self, plan: GroupPlan) -> str:
         """Submit it and bring it to RUNNING."""

@@ -178,7 +178,7 @@ def answer_to(stage: Stage, effect: Effect) -> inp.Input:
     if isinstance(effect, Provision):
         return inp.ClaimReady(effect.claim, effect.attempt, f"/claims/{effect.claim}")
     if isinstance(effect, Release):
-        return inp.ClaimReleased(effect.claim)
+        return inp.ClaimReleased(effect.claim, effect.attempt)
     return reply_to(effect, stage.boots)
 
 

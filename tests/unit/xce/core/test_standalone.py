@@ -51,6 +51,27 @@ def test_a_standalone_claim_is_made_at_once_and_released_when_it_is_deleted() ->
     assert create(stage).status == 201
 
 
+def test_what_comes_late_about_a_former_claim_of_the_name_never_counts() -> None:
+    stage = Stage()
+    made(stage)
+    assert stage.ask(inp.DeleteClaim("data")).ok
+    (late,) = stage.due(Release)
+    stage.claims_released()
+    assert create(stage).status == 201
+    (again,) = stage.due(Provision)
+    stage.feed(inp.ClaimReady("data", 1, "/former"))
+    assert (stage.claim("data").state, again.attempt) == (C.PROVISIONING, 2)
+    stage.feed(inp.ClaimFailed("data", again.attempt, "busy"))
+    assert stage.claim("data").until_ms == stage.now_ms + 1_000, "the pauses begin anew, whatever the attempts are called"
+    stage.wait(1_000)
+    stage.claims_ready()
+    assert stage.ask(inp.DeleteClaim("data")).ok
+    stage.feed(inp.ClaimReleased("data", late.attempt))
+    assert stage.claim("data").state is C.RELEASING, "what is there now is not released yet"
+    stage.claims_released()
+    assert stage.state.claims == {}
+
+
 def test_names_that_are_taken_or_not_allowed() -> None:
     stage = Stage()
     made(stage)
