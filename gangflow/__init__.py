@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         NoQuorum,
         NotFound,
         SpecError,
+        Unauthorized,
         Unreachable,
         XceError,
     )
@@ -48,6 +49,7 @@ _HOMES = {
         "NoQuorum",
         "NotFound",
         "SpecError",
+        "Unauthorized",
         "Unreachable",
         "XceError",
     ),
@@ -109,6 +111,7 @@ __all__ = [
     "SpecError",
     "StandaloneClaim",
     "TcpProbe",
+    "Unauthorized",
     "Unreachable",
     "XceError",
     "aio",

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gangflow.events import Event, read
+from gangflow.testing.faults import known
+from gangflow.xce.core.state import GroupState, SlotState
 from gangflow.xce.rest.event_views import event_view
 
 if TYPE_CHECKING:
@@ -50,12 +52,14 @@ class Checks:
 
     def assert_group(self, state: str, *, group: str = "", **fields: Any) -> GroupView:
         """The group is in that state, and its view has these fields: `assert_group("FAILED", cause="app_exit")`."""
+        known(state, GroupState, "state of groups")
         view = self.group(group)
         self._compare(f"group {view.name!r}", view, {"state": state, **fields}, group)
         return view
 
     def assert_slot(self, member: str, index: int, state: str, *, group: str = "", **fields: Any) -> SlotView:
         """The slot is in that state, and its view has these fields: `assert_slot("rollout", 1, "READY", incarnation=2)`."""
+        known(state, SlotState, "state of slots")
         try:
             slot = self.group(group).slot(member, index)
         except KeyError:

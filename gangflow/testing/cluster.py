@@ -17,11 +17,11 @@ from gangflow.member.io import IoThread
 from gangflow.runs import Run, launch
 from gangflow.specs.cluster import ClusterSpec, HostSpec
 from gangflow.testing.checks import Checks
-from gangflow.testing.faults import Faults
+from gangflow.testing.faults import Faults, known
 from gangflow.testing.machines import Machines
 from gangflow.testing.transport import Served
 from gangflow.testing.xce import FakeXCE
-from gangflow.xce.core.state import Group, Slot, TaskKey
+from gangflow.xce.core.state import Group, GroupState, Slot, TaskKey
 from gangflow.xce.inventory import host_facts
 from gangflow.xce.rest.aclient import AsyncClient
 from gangflow.xce.rest.client import Client
@@ -155,7 +155,12 @@ class FakeCluster(Faults, Checks):
         self.do(lambda: self.xce.advance(round(seconds * 1000)))
 
     def until(self, reached: str | Callable[[GroupView], bool], *, within: float = 86_400.0, group: str = "") -> GroupView:
-        """Let time pass until the group is in a state, or as a function wants it. Else AssertionError."""
+        """Let time pass until the group is in a state, or as a function wants it. Else AssertionError.
+
+        ValueError when there is no such state.
+        """
+        if isinstance(reached, str):
+            known(reached, GroupState, "state of groups")
         limit = self.now_ms() + round(within * 1000)
         while True:
             view = self.group(group)

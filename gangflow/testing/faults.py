@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gangflow.specs.faults import nearest
 from gangflow.xce.core.inputs import ClaimLost, CloseHost, DrainSlot, HostGone, OpenHost, ReportSlot, TaskExited
 from gangflow.xce.core.plan import REPORTABLE_CAUSES, Cause
 from gangflow.xce.core.state import ClaimState, Group, Slot, TaskKey
@@ -14,8 +15,20 @@ if TYPE_CHECKING:
     from gangflow.testing.xce import FakeXCE
 
 T = TypeVar("T")
+OF_MACHINES = {Cause.HOST_LOST, Cause.AGENT_LOST, Cause.DRAINED, Cause.CLAIM_LOST}
 SEEN_ON_THE_HOST = {Cause.APP_EXIT, Cause.SIGNAL, Cause.OOM, Cause.START_FAILED}
+CAUSES = [each for each in Cause if each in SEEN_ON_THE_HOST | REPORTABLE_CAUSES | OF_MACHINES]
 BY_TIME = {Cause.NOT_READY: "unready(member, index), then advance(…)", Cause.RUN_LIMIT: "advance(…) beyond its runtime limit"}
+
+
+def known(value: str, names: Iterable[str], what: str) -> str:
+    """The value itself, if it is one of the names; else ValueError with all of them, and the nearest."""
+    every = [str(name) for name in names]
+    if value in every:
+        return value
+    near = nearest(value, every)
+    hint = f"; did you mean {near!r}?" if near else ""
+    raise ValueError(f"there is no {what} {value!r}{hint} (there are: {', '.join(every)})")
 
 
 class Faults:
@@ -54,8 +67,10 @@ class Faults:
 
         `app_exit` (with `code`, 1 by default), `signal`, `oom`, `start_failed`: one task ends so. `unhealthy`, `hung`, `stale`,
         `diverged`: a coordinator says so. `host_lost` and `agent_lost`: the host of the task, or its agent, and so everything
-        there. `drained`: an operator drains the slot. `claim_lost`: its claims, or else the group's, are lost.
+        there. `drained`: an operator drains the slot. `claim_lost`: its claims, or else the group's, are lost. ValueError for
+        any other.
         """
+        known(cause, [*CAUSES, *(each for each in BY_TIME if each == cause)], "cause that a test can make")
         self.do(lambda: self._fail(Cause(cause), group, member, index, task, (code, signal, message, stderr)))
 
     def ready(self, member: str, index: int | None = None, *, group: str = "") -> None:

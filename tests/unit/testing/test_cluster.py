@@ -368,3 +368,23 @@ async def test_what_is_closed_ends_tasks_with_an_error_not_with_a_cancellation()
     with pytest.raises(Unreachable):
         await waiting
     await run.close()
+
+
+def test_names_that_are_none_are_refused_with_those_that_are(here: FakeCluster) -> None:
+    here.launch(rl())
+    with pytest.raises(
+        ValueError, match=r"no cause that a test can make 'zzz' \(there are: app_exit, signal, oom, .*claim_lost"
+    ):
+        here.fail("rollout", 1, cause="zzz")
+    with pytest.raises(ValueError, match="'user'"):
+        here.fail("rollout", 1, cause="user")
+    with pytest.raises(ValueError, match="'host_los'; did you mean 'host_lost'"):
+        here.fail("rollout", 1, cause="host_los")
+    before = here.now_ms()
+    with pytest.raises(ValueError, match=r"no state of groups 'RUNING'; did you mean 'RUNNING'\? \(there are: PENDING, "):
+        here.until("RUNING")
+    assert here.now_ms() == before, "no time was let pass for it"
+    with pytest.raises(ValueError, match="no state of groups 'NOPE'"):
+        here.assert_group("NOPE")
+    with pytest.raises(ValueError, match="no state of slots 'RAEDY'; did you mean 'READY'"):
+        here.assert_slot("rollout", 1, "RAEDY")
