@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from gangflow.errors import NotFound, Problem, SpecError
+from gangflow.specs.hostrange import RANGE_RULE, expand_range
 from gangflow.xce.rest.schema import GroupView, MemberView, SlotView
 
 _FORM = re.compile(r"(?P<group>[^.\[\]\s]+)(?:\.(?P<member>[^.\[\]\s]+)(?:\[(?P<index>\d{1,9})\])?)?")
+_PART = re.compile(r"(?P<member>[^.\[\]\s]+)(?P<index>\[\d{1,9}\])?")
 RULE = "a group, a member or a slot: g1, g1.rollout or g1.rollout[2] (a group's name may stand for its id)"
+MAX_HOSTS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,35 @@ def slots_named(view: GroupView, name: Name) -> list[SlotView]:
         there = f"0 to {last}" if last > 0 else "0" if last == 0 else "none"
         raise NotFound(f"{view.id}.{member.name} has no slot {name.index}; it has {there}")
     return found
+
+
+def hosts_named(text: str, there: Sequence[str]) -> list[str]:
+    """The hosts that a text names: one, a range as `cluster.yaml` has them (`h[0-3]`), or all. NotFound, SpecError."""
+    if text in there:
+        return [text]
+    if text == "all":
+        return list(there)
+    try:
+        names = list(expand_range(text, MAX_HOSTS))
+    except ValueError:
+        raise SpecError([Problem("host", repr(text), f"{RANGE_RULE}; or all")]) from None
+    missing = [name for name in names if name not in there]
+    if missing:
+        raise NotFound(f"no host {', '.join(map(repr, missing[:5]))}{_near(missing[0], there)}", status=404)
+    return names
+
+
+def meant(words: Sequence[str], at: int, views: Mapping[str, GroupView]) -> str:
+    """What a word that names nothing most likely means behind a group's name, as in `g1 rollout[2]` or `g1 rollout 2`; empty
+    if it means nothing. `views`: the groups that words before it name."""
+    before = next((word for word in reversed(words[:at]) if word in views), "")
+    members = {member.name for member in views[before].members} if before else set()
+    word, last, after = words[at], words[at - 1] if at else "", words[at + 1] if at + 1 < len(words) else ""
+    found = _PART.fullmatch(word)
+    if found is not None and found["member"] in members:
+        index = found["index"] or (f"[{after}]" if after.isdecimal() else "")
+        return f"{before}.{found['member']}{index}"
+    return f"{before}.{last}[{word}]" if word.isdecimal() and last in members else ""
 
 
 def _near(word: str, known: Iterable[str]) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gangflow.cli.lsf_columns import moved_text
-from gangflow.cli.names import group_only, parse, slots_named
+from gangflow.cli.names import Name, group_only, meant, parse, slots_named
 from gangflow.cli.xce_acts import seconds_of, targets_of
-from gangflow.errors import Gone
+from gangflow.errors import Gone, NotFound, SpecError
 from gangflow.runs import Run, attach
+from gangflow.xce.rest.schema import GroupView, SlotView
 
 
 def scale_group(group: str, words: Sequence[str], timeout: str, *, wait: bool, address: str) -> None:
@@ -45,17 +46,38 @@ def resume_group(group: str, *, address: str) -> None:
 
 
 def restart_named(names: Sequence[str], message: str, *, address: str) -> None:
-    """Restart groups, or slots of them."""
-    for name in map(parse, names):
-        run = attach(name.group, address=address)
+    """Restart groups, or slots of them.
+
+    Raises:
+        NotFound, SpecError: one of the names stands for nothing; nothing was restarted.
+    """
+    found = _found(names, address)
+    for run, name, slots in found:
         if name.is_group:
             run.restart(message=message)
             print(f"{_named(run)} {run.status().state}", flush=True)
-            continue
-        for slot in slots_named(run.status(), name):
-            if name.is_slot or not slot.out:
-                run.client.restart(run.id, slot.member, slot.index, slot.incarnation)
-                print(f"{run.name}.{slot.member}[{slot.index}] #{slot.incarnation} is being restarted", flush=True)
+        for slot in slots:
+            run.client.restart(run.id, slot.member, slot.index, slot.incarnation)
+            print(f"{run.name}.{slot.member}[{slot.index}] #{slot.incarnation} is being restarted", flush=True)
+
+
+def _found(names: Sequence[str], address: str) -> list[tuple[Run, Name, list[SlotView]]]:
+    """What each of the names stands for (of a group: no slots); nothing is done where one of them stands for nothing."""
+    found: list[tuple[Run, Name, list[SlotView]]] = []
+    views: dict[str, GroupView] = {}
+    for position, text in enumerate(names):
+        try:
+            name = parse(text)
+            run = attach(name.group, address=address)
+            views[text] = view = run.status()
+            slots = [] if name.is_group else [slot for slot in slots_named(view, name) if name.is_slot or not slot.out]
+        except (NotFound, SpecError) as error:
+            near = meant(names, position, views)
+            if near:
+                raise NotFound(f"no group {text!r}; did you mean {near!r}?", status=404) from error
+            raise
+        found.append((run, name, slots))
+    return found
 
 
 def _named(run: Run) -> str:

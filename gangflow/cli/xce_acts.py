@@ -13,6 +13,7 @@ import typer
 
 from gangflow.cli import xce_app
 from gangflow.cli.xce_app import Message, app, each_of
+from gangflow.errors import GangflowError
 
 if TYPE_CHECKING:
     from gangflow.cli.names import Name
@@ -23,7 +24,7 @@ GroupNames = Annotated[list[str], typer.Argument(metavar="GROUPS...", help="Grou
 AnyNames = Annotated[
     list[str], typer.Argument(metavar="NAMES...", help="Groups, members or slots: g1, g1.rollout, g1.rollout[2].")
 ]
-HostNames = Annotated[list[str], typer.Argument(metavar="HOSTS...", help="Hosts, by name.")]
+HostNames = Annotated[list[str], typer.Argument(metavar="HOSTS...", help="Hosts, by name; h[0-3] for several, all for all.")]
 Delegation = Annotated[
     list[str] | None,
     typer.Option(envvar="GANGFLOW_DELEGATION", help="A delegation token of an owner whom it names; may be repeated."),
@@ -65,31 +66,61 @@ def submit(context: typer.Context, file: Document, delegation: Delegation = None
     print(f"Job <{submitted.id}> is submitted.")
 
 
+class _Groups:
+    """The groups that words name, each asked for once; and what a word that names none may mean."""
+
+    def __init__(self, xce: Client, words: Sequence[str]) -> None:
+        self._xce = xce
+        self._words = words
+        self._views: dict[str, GroupView] = {}
+
+    def one(self, text: str, instead: str = "") -> GroupView:
+        """The group of that name. SpecError for a member or a slot, NotFound."""
+        from gangflow.cli.names import group_only
+
+        return self.of(group_only(text, instead))
+
+    def of(self, name: Name) -> GroupView:
+        """The group that a name begins with, where the member and the slot that it goes on with exist. NotFound."""
+        from gangflow.cli.names import slots_named
+
+        if name.group not in self._views:
+            self._views[name.group] = self._xce.group(name.group)
+        view = self._views[name.group]
+        if not name.is_group:
+            slots_named(view, name)
+        return view
+
+    def hint(self, position: int) -> str:
+        """What the word there most likely means."""
+        from gangflow.cli.names import meant
+
+        return meant(self._words, position, self._views)
+
+
 @app.command()
 def suspend(context: typer.Context, groups: GroupNames, message: Message = "") -> None:
     """Suspend groups: they give everything back, and wait for `resume` (bstop)."""
-    from gangflow.cli.names import group_only
-
     with xce_app.client(context) as xce:
+        known = _Groups(xce, groups)
 
-        def act(text: str) -> Iterator[str]:
-            moved = xce.suspend(group_only(text, "`xcecli stop` is for a member").group, message)
+        def act(view: GroupView) -> Iterator[str]:
+            moved = xce.suspend(view.id, message)
             yield f"Job <{moved.id}> is suspended" if moved.state == "SUSPENDED" else f"Job <{moved.id}> is being stopped"
 
-        each_of(groups, "Job", act)
+        each_of(groups, "Job", lambda text: known.one(text, "`xcecli stop` is for a member"), act, known.hint)
 
 
 @app.command()
 def resume(context: typer.Context, groups: GroupNames) -> None:
     """Resume suspended groups: they wait for a place again, with their first submission time (bresume)."""
-    from gangflow.cli.names import group_only
-
     with xce_app.client(context) as xce:
+        known = _Groups(xce, groups)
 
-        def act(text: str) -> Iterator[str]:
-            yield f"Job <{xce.resume(group_only(text).group).id}> is being resumed"
+        def act(view: GroupView) -> Iterator[str]:
+            yield f"Job <{xce.resume(view.id).id}> is being resumed"
 
-        each_of(groups, "Job", act)
+        each_of(groups, "Job", known.one, act, known.hint)
 
 
 def kill(context: typer.Context, names: AnyNames) -> None:
@@ -98,19 +129,24 @@ def kill(context: typer.Context, names: AnyNames) -> None:
     from gangflow.errors import Problem, SpecError
 
     with xce_app.client(context) as xce:
+        known = _Groups(xce, names)
 
-        def act(text: str) -> Iterator[str]:
+        def find(text: str) -> tuple[GroupView, Name]:
             name = parse(text)
             if name.is_slot:
                 expected = "a group or a member; of one slot `xcecli restart` or `xcecli drain`, or `xcecli scale` for one less"
                 raise SpecError([Problem("name", repr(text), expected, f"{name.group}.{name.member}")])
+            return known.of(name), name
+
+        def act(found: tuple[GroupView, Name]) -> Iterator[str]:
+            view, name = found
             if name.is_group:
-                xce.cancel(name.group)
+                xce.cancel(view.id)
             else:
-                xce.stop_member(name.group, name.member)
+                xce.stop_member(view.id, name.member)
             yield f"Job <{name}> is being terminated"
 
-        each_of(names, "Job", act)
+        each_of(names, "Job", find, act, known.hint)
 
 
 app.command("kill")(kill)
@@ -124,15 +160,21 @@ def stop(context: typer.Context, names: Annotated[list[str], typer.Argument(meta
     from gangflow.errors import Problem, SpecError
 
     with xce_app.client(context) as xce:
+        known = _Groups(xce, names)
 
-        def act(text: str) -> Iterator[str]:
+        def find(text: str) -> tuple[GroupView, Name]:
             name = parse(text)
+            view = known.of(name)
             if name.is_group or name.is_slot:
                 raise SpecError([Problem("name", repr(text), "a member, as g1.rollout; `xcecli suspend` is for a group")])
-            xce.stop_member(name.group, name.member)
+            return view, name
+
+        def act(found: tuple[GroupView, Name]) -> Iterator[str]:
+            view, name = found
+            xce.stop_member(view.id, name.member)
             yield f"Member <{name}> is being stopped"
 
-        each_of(names, "Member", act)
+        each_of(names, "Member", find, act, known.hint)
 
 
 @app.command()
@@ -141,17 +183,22 @@ def restart(context: typer.Context, names: AnyNames, message: Message = "") -> N
     from gangflow.cli.names import parse
 
     with xce_app.client(context) as xce:
+        known = _Groups(xce, names)
 
-        def act(text: str) -> Iterator[str]:
+        def find(text: str) -> tuple[GroupView, Name]:
             name = parse(text)
+            return known.of(name), name
+
+        def act(found: tuple[GroupView, Name]) -> Iterator[str]:
+            view, name = found
             if name.is_group:
-                yield f"Job <{xce.restart_group(name.group, message).id}> is being restarted"
+                yield f"Job <{xce.restart_group(view.id, message).id}> is being restarted"
                 return
-            for view, slot in _slots(xce, name):
+            for slot in _slots(view, name):
                 xce.restart(view.id, slot.member, slot.index, slot.incarnation)
                 yield f"Job <{view.id}.{slot.member}[{slot.index}]> is being restarted"
 
-        each_of(names, "Job", act)
+        each_of(names, "Job", find, act, known.hint)
 
 
 @app.command()
@@ -162,16 +209,15 @@ def fail(
     message: Message = "",
 ) -> None:
     """End groups as FAILED."""
-    from gangflow.cli.names import group_only
-
     with xce_app.client(context) as xce:
+        known = _Groups(xce, groups)
 
-        def act(text: str) -> Iterator[str]:
-            name = group_only(text)
-            xce.fail(name.group, cause, message)
+        def act(found: tuple[GroupView, str]) -> Iterator[str]:
+            view, name = found
+            xce.fail(view.id, cause, message)
             yield f"Job <{name}> is being failed"
 
-        each_of(groups, "Job", act)
+        each_of(groups, "Job", lambda text: (known.one(text), text), act, known.hint)
 
 
 def targets_of(words: Sequence[str]) -> dict[str, int]:
@@ -246,7 +292,7 @@ def lift(
             xce.lift_exclusion(name.group, host)
             yield f"Host <{host}> is no longer excluded for job <{name}>"
 
-        each_of(hosts, "Host", act)
+        each_of(hosts, "Host", str, act)
 
 
 # --- hosts ------------------------------------------------------------------------------------------------------------
@@ -255,48 +301,72 @@ def lift(
 @app.command()
 def drain(
     context: typer.Context,
-    names: Annotated[list[str], typer.Argument(metavar="NAMES...", help="Hosts, or slots: h3, g1.rollout[2].")],
+    names: Annotated[list[str], typer.Argument(metavar="NAMES...", help="Hosts, or slots: h3, h[0-3], all, g1.rollout[2].")],
     message: Message = "",
 ) -> None:
     """Empty hosts (close them, and let what runs there go), or drain and stop single slots; the rules decide what follows."""
-    from gangflow.cli.names import parse
+    from gangflow.cli.names import hosts_named, parse
 
     with xce_app.client(context) as xce:
+        known, there = _Groups(xce, names), _host_names(xce)
 
-        def act(text: str) -> Iterator[str]:
-            if text.endswith("]"):
-                for view, slot in _slots(xce, parse(text)):
-                    xce.drain_slot(view.id, slot.member, slot.index, slot.incarnation)
-                    yield f"Job <{view.id}.{slot.member}[{slot.index}]> is being drained"
+        def find(text: str) -> tuple[GroupView, Name] | list[str]:
+            try:
+                return hosts_named(text, there)
+            except GangflowError:
+                # `g1.rollout[2]` may be a host's name as well as a slot's: there is none of that name.
+                if not (re.fullmatch(r"[^.]+\..+\[\d+\]", text) and parse(text).is_slot):
+                    raise
+            name = parse(text)
+            return known.of(name), name
+
+        def act(found: tuple[GroupView, Name] | list[str]) -> Iterator[str]:
+            if isinstance(found, list):
+                for host in found:
+                    yield f"Drain <{xce.close_host(host, True, message).host}> ...... done"
                 return
-            moved = xce.close_host(text, True, message)
-            yield f"Drain <{moved.host}> ...... done"
+            view, name = found
+            for slot in _slots(view, name):
+                xce.drain_slot(view.id, slot.member, slot.index, slot.incarnation)
+                yield f"Job <{view.id}.{slot.member}[{slot.index}]> is being drained"
 
-        each_of(names, "Drain", act)
+        each_of(names, "Drain", find, act, known.hint)
 
 
 @app.command()
 def close(context: typer.Context, hosts: HostNames, message: Message = "") -> None:
     """Close hosts: what runs there runs on, and nothing new is placed there (badmin hclose)."""
+    from gangflow.cli.names import hosts_named
+
     with xce_app.client(context) as xce:
+        there = _host_names(xce)
 
-        def act(host: str) -> Iterator[str]:
-            yield f"Close <{xce.close_host(host, False, message).host}> ...... done"
+        def act(found: list[str]) -> Iterator[str]:
+            for host in found:
+                yield f"Close <{xce.close_host(host, False, message).host}> ...... done"
 
-        each_of(hosts, "Close", act)
+        each_of(hosts, "Close", lambda text: hosts_named(text, there), act)
 
 
 @app.command("open")
 def open_(context: typer.Context, hosts: HostNames) -> None:
     """Open closed hosts again (badmin hopen)."""
+    from gangflow.cli.names import hosts_named
+
     with xce_app.client(context) as xce:
+        there = _host_names(xce)
 
-        def act(host: str) -> Iterator[str]:
-            moved = xce.open_host(host)
-            rest = "" if moved.state == "UP" else f" (it is {moved.state})"
-            yield f"Open <{moved.host}> ...... done{rest}"
+        def act(found: list[str]) -> Iterator[str]:
+            for host in found:
+                moved = xce.open_host(host)
+                rest = "" if moved.state == "UP" else f" (it is {moved.state})"
+                yield f"Open <{moved.host}> ...... done{rest}"
 
-        each_of(hosts, "Open", act)
+        each_of(hosts, "Open", lambda text: hosts_named(text, there), act)
+
+
+def _host_names(xce: Client) -> list[str]:
+    return [host.name for host in xce_app.every(lambda cursor: xce.hosts(cursor=cursor), "hosts")]
 
 
 # --- claims and tokens ------------------------------------------------------------------------------------------------
@@ -328,7 +398,7 @@ def delete_claim(
             xce.delete_claim(name)
             yield f"Claim <{name}> is being released"
 
-        each_of(names, "Claim", act)
+        each_of(names, "Claim", lambda name: xce.claim(name).id, act)
 
 
 @app.command()
@@ -350,14 +420,11 @@ def token(
     print(made.token)
 
 
-def _slots(xce: Client, name: Name) -> Iterator[tuple[GroupView, SlotView]]:
+def _slots(view: GroupView, name: Name) -> list[SlotView]:
     """The slots that a name stands for, but those that were scaled away (unless one of them is named)."""
     from gangflow.cli.names import slots_named
 
-    view = xce.group(name.group)
-    for slot in slots_named(view, name):
-        if name.is_slot or not slot.out:
-            yield view, slot
+    return [slot for slot in slots_named(view, name) if name.is_slot or not slot.out]
 
 
 ALIASES: Mapping[str, Any] = {

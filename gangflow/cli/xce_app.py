@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from gangflow.cli.lsf_table import Table
     from gangflow.xce.rest.client import Client
     from gangflow.xce.rest.schema import GroupView
+
+T = TypeVar("T")
 
 app = typer.Typer(
     name="xcecli",
@@ -119,20 +121,42 @@ def paragraphs(each: Iterable[Iterable[str]]) -> None:
         print("\n".join(lines))
 
 
-def each_of(names: Sequence[str], what: str, act: Callable[[str], Iterator[str]]) -> None:
-    """Do something with each of the names and print what it says; one that is refused does not keep the others from it.
+def each_of(
+    names: Sequence[str],
+    what: str,
+    find: Callable[[str], T],
+    act: Callable[[T], Iterator[str]],
+    hint: Callable[[int], str] = lambda _position: "",
+) -> None:
+    """Find all that is named, then do something with each and print what it says.
 
-    Ends with the exit code of the first refusal. `what`: `Job`, `Host`, …, as LSF begins its messages.
+    Where one is not found (or is of the wrong kind) nothing is done with any. One that is refused afterwards does not keep the
+    others from it. Ends with the exit code of the first refusal. `what`: `Job`, `Host`, …, as LSF begins its messages; `hint`:
+    what the name at a position most likely means.
     """
+    found: list[tuple[str, T]] = []
     code = 0
-    for name in names:
+    for position, name in enumerate(names):
         try:
-            for line in act(name):
+            found.append((name, find(name)))
+        except GangflowError as error:
+            near = hint(position)
+            _refused(what, name, error, f"; did you mean {near!r}?" if near else "")
+            code = code or error.exit_code
+    if code and found:
+        print("Nothing was done with the others.", file=sys.stderr, flush=True)
+    for name, thing in found if not code else ():
+        try:
+            for line in act(thing):
                 print(line, flush=True)
         except GangflowError as error:
-            print(f"{what} <{name}>: {error.message}", file=sys.stderr, flush=True)
-            if error.advice:
-                print(f"→ {error.advice}", file=sys.stderr, flush=True)
+            _refused(what, name, error)
             code = code or error.exit_code
     if code:
         raise typer.Exit(code)
+
+
+def _refused(what: str, name: str, error: GangflowError, hint: str = "") -> None:
+    print(f"{what} <{name}>: {error.message}{hint}", file=sys.stderr, flush=True)
+    if error.advice:
+        print(f"→ {error.advice}", file=sys.stderr, flush=True)
