@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gangflow.xce.core.asks import Ask, AskKind, Grant, Refusal, Schedule, SlotAsk
+from gangflow.xce.core.budget import going, withheld
 from gangflow.xce.core.changes import granted, open_change
 from gangflow.xce.core.claim_ids import uses
 from gangflow.xce.core.counts import ACTIVE, at_rest, required, to_place, wanted
@@ -15,6 +16,7 @@ from gangflow.xce.core.layers import changeable, frozen
 from gangflow.xce.core.limits import REASONS_MAX
 from gangflow.xce.core.reach import on_usable_hosts
 from gangflow.xce.core.recovery import all_gone, to_replace
+from gangflow.xce.core.scale_rules import gpus_text
 from gangflow.xce.core.start import grant_group, place, replace_group
 from gangflow.xce.core.state import Group, GroupState, Next, PendCode, Reason, Slot, SlotState, State
 from gangflow.xce.core.turn import SlotId, Turn
@@ -77,18 +79,19 @@ def _restarting(turn: Turn, group: Group) -> list[Ask]:
 
 
 def _running(turn: Turn, group: Group) -> list[Ask]:
-    promised = granted(group)
-    waiting = [slot for slot in group.slots.values() if slot.state is S.PENDING and slot.key not in promised]
+    everybody = _waiting(group)
+    later = withheld(group, everybody)
+    waiting = [slot for slot in everybody if slot.key not in later] if later else everybody
     if not waiting:
         return []
     keeps = [slot for slot in group.slots.values() if slot.state is not S.PENDING and slot.tasks and not slot.out]
     change = open_change(group)
     ups = change.ups if change is not None else ()
-    lost = [slot for slot in waiting if slot.incarnation and slot.until_ms and not slot.tasks]
+    lost = [slot for slot in waiting if _claims(slot) and not slot.tasks]
     claimed = [slot for slot in waiting if slot.tasks]
-    unheld = [slot for slot in waiting if not slot.tasks and not (slot.incarnation and slot.until_ms)]
+    unheld = [slot for slot in waiting if not _claims(slot)]
     # Its first claim is over: as far as the minimum lacks it, it queues at the group's own place, by itself.
-    queued = _short_of_minimum(group, [slot for slot in unheld if slot.incarnation and slot.key not in ups], unheld)
+    queued = _short_of_minimum(group, [slot for slot in unheld if slot.incarnation and slot.key not in ups], everybody)
     surplus = [slot for slot in unheld if slot not in queued]
     asks = [ask_for(group, AskKind.RECOVERY, lost, keeps)] if lost else []
     asks.extend(ask_for(group, AskKind.RECOVERY, [slot], keeps) for slot in claimed)
@@ -98,13 +101,37 @@ def _running(turn: Turn, group: Group) -> list[Ask]:
     return asks
 
 
+def _waiting(group: Group) -> list[Slot]:
+    """Slots of a group that runs which wait for a place and have none promised; within a budget, those with a claim first."""
+    promised = granted(group)
+    found = [slot for slot in group.slots.values() if slot.state is S.PENDING and slot.key not in promised]
+    if group.plan.scale.max_gpus:
+        found.sort(key=lambda slot: not _claims(slot))
+    return found
+
+
+def _claims(slot: Slot) -> bool:
+    """Whether it holds units, or lost them and still has its first claim."""
+    return bool(slot.tasks) or bool(slot.incarnation and slot.until_ms)
+
+
+def _tell_withheld(turn: Turn, group: Group) -> None:
+    """Who is not asked for, as what was scaled away still uses the group's GPUs, has that as its reason."""
+    if group.state not in ACTIVE or not group.plan.scale.max_gpus:
+        return
+    for key in withheld(group, _waiting(group)):
+        names = ", ".join(f"{slot.member}[{slot.index}]" for slot in going(group))
+        text = f"the group's {gpus_text(group.plan.scale.max_gpus)} GPUs are in use until {names} is gone"
+        note(turn, group, Reason(PendCode.WAITING_TURN, text), key)
+
+
 def _short_of_minimum(group: Group, queued: list[Slot], waiting: list[Slot]) -> list[Slot]:
     """Of the slots that queue, lowest index first, as many as their member's minimum lacks; the others are surplus."""
     if not queued:
         return queued
     short: dict[str, int] = {}
     for member in group.plan.members:
-        there = wanted(group, member) - sum(1 for slot in waiting if slot.member == member.name)
+        there = wanted(group, member) - sum(1 for slot in waiting if slot.member == member.name and not _claims(slot))
         short[member.name] = required(group, member) - there
     found: list[Slot] = []
     for slot in queued:
@@ -142,6 +169,7 @@ def session(turn: Turn, schedule: Schedule, waiting: Sequence[str]) -> bool:
         group = turn.group(group_id)
         if group is not None:
             asks.extend(_remembered(turn, group))
+            _tell_withheld(turn, group)
     if not asks:
         return False
     claims = [ask for ask in asks if _held(turn, ask)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gangflow.xce.core.budget import gpus_in, within_budget
 from gangflow.xce.core.changes import open_change
-from gangflow.xce.core.counts import ACTIVE, gone, slots_of, wanted
+from gangflow.xce.core.counts import ACTIVE, slots_of, wanted
 from gangflow.xce.core.events import ChangeMoved, ReasonNoted, TargetsSet
 from gangflow.xce.core.reach import usable
 from gangflow.xce.core.scale_fit import held, lacking
@@ -66,7 +67,7 @@ def _advance(turn: Turn, group_id: str, change: Change) -> None:
             continue
         if not all(usable(turn, group, task.host) for task in tasks):
             _lose_place(turn, group, slot)
-        elif over or (slot.tasks == held(tasks) and _within_budget(group, tasks)):
+        elif over or (slot.tasks == held(tasks) and within_budget(group, gpus_in(tasks))):
             place(turn, group_id, slot.key, tasks)
         else:
             left.append((member, index, tasks))
@@ -84,23 +85,6 @@ def _advance(turn: Turn, group_id: str, change: Change) -> None:
     _move(turn, group_id, change, new)
     for member, index, tasks in left:
         _explain(turn, group_id, (member, index), new, tasks)
-
-
-def _within_budget(group: Group, tasks: Sequence[Task]) -> bool:
-    """Whether the group may use these GPUs beside what it uses now; what goes away counts until it is gone."""
-    most = group.plan.scale.max_gpus
-    if not most:
-        return True
-    used = sum(_gpus(slot.tasks) for slot in group.slots.values() if _uses(slot))
-    return used + _gpus(tasks) <= most
-
-
-def _uses(slot: Slot) -> bool:
-    return not gone(slot) if slot.out else slot.next is not Next.SCALE
-
-
-def _gpus(tasks: Sequence[Task]) -> int:
-    return sum(share for task in tasks for _, share in task.gpus)
 
 
 def _give_back(turn: Turn, group_id: str, downs: Sequence[SlotId]) -> None:
@@ -126,7 +110,7 @@ def _explain(turn: Turn, group_id: str, key: SlotId, change: Change, place: tupl
     if missing:
         short: dict[str, int] = {}
         for task in missing:
-            for name, amount in (*task.counters, (GPUS, _gpus([task])), ("ports", len(task.ports))):
+            for name, amount in (*task.counters, (GPUS, gpus_in([task])), ("ports", len(task.ports))):
                 if amount:
                     short[name] = short.get(name, 0) + amount
         text = f"change {change.id} gives it a place on {hosts} as soon as {going} is gone"

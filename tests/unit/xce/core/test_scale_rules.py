@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from gangflow.xce.core import inputs as inp
+from gangflow.xce.core.budget import withheld
 from gangflow.xce.core.plan import Action, MemberPlan, Per, RatioPlan, RulePlan, ScalePlan, TaskTerm, Use
 from gangflow.xce.core.scale_rules import broken_limit, gpus_of, gpus_text, ratio_holds, ratio_text
-from gangflow.xce.core.state import ChangeState, PendCode, SlotState
+from gangflow.xce.core.state import ChangeState, Group, PendCode, Slot, SlotState, Task, TaskPhase
 from gangflow.xce.placement import Scheduler
 from tests.unit.xce.core.elastic import PAIR, change, elastic, scale
 from tests.unit.xce.core.plans import hosts, job, plan, replicas
@@ -97,6 +99,50 @@ def test_at_the_budget_a_shift_goes_down_first_although_there_is_room() -> None:
     assert "3 GPUs are in use until prefill[1] is gone" in waits.reason.text
     stage.gone()
     assert (change(stage).state, stage.slot("decode", 1).state) == (ChangeState.DONE, SlotState.PLACED)
+
+
+def test_who_lost_its_promised_place_keeps_the_budget_all_the_same() -> None:
+    """Its host was closed meanwhile: it may have any other place, but not while the group still uses all its GPUs."""
+    facts = tuple(replace(one, gpus=4) for one in hosts(2, cpu=8_000))
+    stage = GpuStage(facts)
+    stage.run(plan(gpu("prefill", 2), gpu("decode", 1), scale=ScalePlan(max_gpus=3_000)))
+    assert scale(stage, prefill=1, decode=2).status == 202
+    stage.ask(inp.CloseHost(stage.slot("decode", 1).tasks[0].host))
+    waits = stage.slot("decode", 1)
+    assert (waits.state, waits.tasks, change(stage).grants) == (SlotState.PENDING, (), ())
+    assert waits.reason is not None
+    assert waits.reason.text == "the group's 3 GPUs are in use until prefill[1] is gone"
+    stage.gone()
+    assert (change(stage).state, stage.slot("decode", 1).state) == (ChangeState.DONE, SlotState.PLACED)
+
+
+def test_one_of_two_who_come_has_the_place_of_who_failed_and_the_other_waits() -> None:
+    facts = tuple(replace(one, gpus=1) for one in hosts(5, cpu=8_000))
+    stage = GpuStage(facts)
+    stage.run(plan(gpu("prefill", 2), gpu("decode", 1), scale=ScalePlan(max_gpus=3_000)))
+    assert scale(stage, prefill=1, decode=2).status == 202
+    stage.lose(stage.slot("decode").tasks[0].host, fence_ms=1_000)
+    stage.wait(1_000)
+    assert stage.states() == {"prefill[0]": "READY", "prefill[1]": "STOPPING", "decode[0]": "PLACED", "decode[1]": "PENDING"}
+    stage.gone()
+    assert stage.slot("decode", 1).state is SlotState.PLACED
+
+
+def test_what_is_withheld_are_the_last_ones_that_do_not_hold_their_place() -> None:
+    made = plan(gpu("prefill", 2), gpu("decode", 3), elastic("cpu", 1), scale=ScalePlan(max_gpus=3_000))
+    one = (Task(0, "h0", gpus=((0, 1_000),), phase=TaskPhase.RUNNING),)
+    slots = {
+        ("prefill", 1): Slot("prefill", 1, SlotState.STOPPING, tasks=one, out=True),
+        ("decode", 0): Slot("decode", 0, tasks=one),
+        ("decode", 1): Slot("decode", 1),
+        ("decode", 2): Slot("decode", 2),
+        ("cpu", 0): Slot("cpu", 0),
+    }
+    group = Group("g1", made, slots=slots)
+    waiting = [slot for slot in slots.values() if not slot.out]
+    assert withheld(group, waiting) == (("decode", 2),)
+    slots["prefill", 1] = replace(slots["prefill", 1], tasks=())
+    assert withheld(group, waiting) == (), "nothing is out of the targets, and they keep the budget"
 
 
 def test_devices_and_ports_pass_from_those_who_go_to_those_who_come() -> None:
