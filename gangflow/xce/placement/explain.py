@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from gangflow.xce.placement.snapshot import ClusterView
 from gangflow.xce.placement.topology import Ints
 
 MIB_PER_GIB = 1_024
+CLOSED = "closed by an operator"
 HOSTS = "hosts"
 """What is short when hosts as such are: `span[ptile=n]` wants more of them."""
 
@@ -43,6 +45,30 @@ def explain(fits: Fits, request: Part, group: str, blocked: Blocked | None) -> R
 
     `blocked` is the required packing that failed, if an attempt got so far.
     """
+    reason = _explain(fits, request, group, blocked)
+    if fits.view.unusable and (closed := _closed_that_would_do(fits.view, reason.shortfall)):
+        text = f"{reason.text}; {CLOSED}: {closed} host{'s' if closed > 1 else ''}"
+        reason = replace(reason, text=text)
+    return reason
+
+
+def _closed_that_would_do(view: ClusterView, shortfall: Iterable[tuple[str, int]]) -> int:
+    """How many hosts an operator closed, where what is short is free on them, all of it; else 0."""
+    rows = view.closed.nonzero()[0]
+    if not len(rows):
+        return 0
+    where = {**view.column, GPUS: view.gpu_row, PORTS: view.port_row}
+    for name, amount in shortfall:
+        if name == HOSTS:
+            free = len(rows)
+        else:
+            free = int(view.avail[where[name], rows].sum()) if name in where else 0
+        if free < amount:
+            return 0
+    return len(rows)
+
+
+def _explain(fits: Fits, request: Part, group: str, blocked: Blocked | None) -> Reason:
     if blocked is None and (part := outermost_required(request)) is not None and part.pack is not None:
         blocked = (part, fits.view.topology.level(part.pack.level) or 0, CLUSTER)
     excluded = exclusions(fits, request)
@@ -218,11 +244,12 @@ def _held(view: ClusterView, gid: str, host: int, name: str) -> int:
 
 
 def exclusions(fits: Fits, request: Part) -> tuple[tuple[str, int], ...]:
-    """(constraint, hosts that it rules out): not up, excluded for the group, a select, too small even when empty."""
+    """(constraint, hosts that it rules out): closed, not up, excluded for the group, a select, too small even when empty."""
     view = fits.view
     found: dict[str, int] = {}
     if view.unusable:
-        found["not up"] = view.unusable
+        closed = int(view.closed.sum())
+        found |= {name: count for name, count in ((CLOSED, closed), ("not up", view.unusable - closed)) if count}
     for fit, _ in request.demands:
         if fit.excluded:
             found["excluded"] = sum(1 for name in fit.excluded if name in view.topology.index)

@@ -89,6 +89,8 @@ class ClusterView:
         self.usable: Bools = np.zeros(topology.size, dtype=np.bool_)
         self.unusable = topology.size
         """How many hosts are not."""
+        self.closed: Bools = np.zeros(topology.size, dtype=np.bool_)
+        """Hosts that an operator closed; none of them is usable."""
         self.touched: list[int] = []
         """Every host whose row changed, in order: who keeps something derived remembers how far it has read."""
         self.generation = 0
@@ -153,6 +155,7 @@ class ClusterView:
         for host in _changed(hosts.values(), self._hosts.values()):
             row = index[host.facts.name]
             usable = host.state is HostState.UP
+            self.closed[row] = host.state is HostState.CLOSED
             if bool(self.usable[row]) is not usable:
                 self.usable[row] = usable
                 rows.append(row)

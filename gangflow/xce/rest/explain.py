@@ -105,7 +105,7 @@ def _reason_lines(reason: Reason, what: str) -> Iterator[str]:
     if reason.blocker:
         yield f"  blocked by: {reason.blocker};"
     for constraint, hosts in reason.excluded:
-        yield f"  {constraint} rules out {hosts} host{'s' if hosts != 1 else ''};"
+        yield f"  ruled out, {constraint}: {hosts} host{'s' if hosts != 1 else ''};"
 
 
 def _counted(reasons: list[HostReason] | tuple[HostReason, ...]) -> list[tuple[str, list[str]]]:

@@ -162,6 +162,28 @@ def test_only_hosts_that_are_up_take_new_work(state: HostState) -> None:
     assert isinstance(answer, Grant)
 
 
+def test_closed_hosts_that_would_do_are_named_in_the_reason() -> None:
+    closed = [host(f"c{i}", cpu=4, state=HostState.CLOSED) for i in range(2)]
+    request = ask("g1", slots("m", 1, term(cpu=1)))
+    (refusal,) = Scheduler().decide(cluster(*closed), [request])
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason.text.endswith("cpu: 1 missing in the cluster; closed by an operator: 2 hosts")
+    assert refusal.reason.excluded == (("closed by an operator", 2),)
+    world = cluster(*closed, host("l", cpu=4, state=HostState.LOST), host("u", cpu=4))
+    scheduler = Scheduler()
+    (refusal,) = scheduler.decide(world, [ask("g1", slots("m", 6, term(cpu=1)))])
+    assert isinstance(refusal, Refusal)
+    assert "; closed by an operator: 2 hosts" in refusal.reason.text
+    assert refusal.reason.excluded == (("closed by an operator", 2), ("not up", 1))
+    (refusal,) = scheduler.decide(world, [ask("g1", slots("m", 14, term(cpu=1)))])
+    assert isinstance(refusal, Refusal)
+    assert "closed" not in refusal.reason.text, "they would not be enough"
+    world = with_hosts(world, *(host(f"c{i}", cpu=4, state=HostState.LOST) for i in range(2)))
+    (refusal,) = scheduler.decide(world, [ask("g1", slots("m", 6, term(cpu=1)))])
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason.excluded == (("not up", 3),)
+
+
 def test_excluded_hosts_are_not_used_and_are_counted() -> None:
     state = cluster(host("a"), host("b"))
     (answer,) = Scheduler().decide(state, [ask("g1", slots("m", 8, term(cpu=1)), excluded=("a",))])

@@ -31,7 +31,7 @@ def test_level_1_says_code_shortfall_and_blocker() -> None:
         " WAITING_CAPACITY: 8 CPU short;",
         "  missing in s0: cpu 8;",
         "  blocked by: g1;",
-        "  select rules out 1 host;",
+        "  ruled out, select: 1 host;",
         " Place in the queue: 1;",
     )
 
