@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from gangflow.errors import Problem, SpecError
+from gangflow.errors import Problem, UsageError
 from gangflow.home import Home, given_token, new_home
 from gangflow.specs.cluster import ClusterSpec
 from gangflow.xce.rest.client import Client
@@ -116,7 +116,7 @@ def start_cluster(
         _end_ray(home)
         started = LocalCluster.start(home, spec, say=say)
     else:
-        raise SpecError([Problem("runtime", repr(runtime), f"one of {', '.join(RUNTIMES)}")])
+        raise UsageError([Problem("runtime", repr(runtime), f"one of {', '.join(RUNTIMES)}")])
     if lived_before:
         _coordinate_again(started, say)
     return started
@@ -160,7 +160,7 @@ def join_cluster(address: str, *, say: Say = silent) -> Cluster:
 
         return LocalCluster(home, kept=True)
     if os.sep in address:
-        raise SpecError([Problem("address", repr(address), "an existing home, a URL, or a Ray address (host:port)")])
+        raise UsageError([Problem("address", repr(address), "an existing home, a URL, or a Ray address (host:port)")])
     from gangflow.ray.runtime import RayCluster
 
     return RayCluster.join_ray(address, say=say)

@@ -55,9 +55,15 @@ class SpecError(GangflowError, ValueError):
     exit_code = 2
     remedy = "correct the named paths; `gangflow render` checks a spec without submitting it"
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        super().__init__("\n".join(str(problem) for problem in problems))
+    def __init__(self, problems: Sequence[Problem], *, remedy: str = "") -> None:
+        super().__init__("\n".join(str(problem) for problem in problems), remedy=remedy)
         self.problems = tuple(problems)
+
+
+class UsageError(SpecError):
+    """An option, a name or an argument is wrong, not a document: the message says what was expected."""
+
+    remedy = ""
 
 
 class NotYetError(SpecError):
@@ -85,6 +91,7 @@ class NotFound(XceError):
     """No group, member, slot, claim or key of that name."""
 
     code = "not_found"
+    remedy = "`gangflow status`, `xcecli groups -a` and `xcecli hosts` list what there is"
 
 
 class Superseded(XceError):
@@ -103,6 +110,7 @@ class Conflict(XceError):
     """A compare-and-set lost, or a name is taken."""
 
     code = "conflict"
+    remedy = "look at what it is now (`gangflow status`), then try again, or choose another name if it is taken"
 
 
 class Gone(XceError):

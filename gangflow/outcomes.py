@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gangflow.errors import ChangeFailed, GroupEnded, Problem, SpecError
+from gangflow.errors import ChangeFailed, GroupEnded, Problem, UsageError
 
 if TYPE_CHECKING:
     from gangflow.xce.rest.schema import ChangeView, GroupView
@@ -50,8 +50,8 @@ def wanted(targets: Mapping[str, int] | None, members: Mapping[str, int]) -> dic
     """Targets as they were given to `scale`, by position and by name. SpecError when nothing, or a member twice, is named."""
     both = [name for name in members if name in (targets or {})]
     if both:
-        raise SpecError([Problem(f"targets.{both[0]}", str(members[both[0]]), "each member once: by position or by name")])
+        raise UsageError([Problem(f"targets.{both[0]}", str(members[both[0]]), "each member once: by position or by name")])
     asked = {**(targets or {}), **members}
     if not asked:
-        raise SpecError([Problem("targets", "", "a number of replicas for at least one replica set: scale(rollout=4)")])
+        raise UsageError([Problem("targets", "", "a number of replicas for at least one replica set: scale(rollout=4)")])
     return asked

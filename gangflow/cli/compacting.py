@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from gangflow.cli.replaying import journal_file
-from gangflow.errors import JournalLocked, Problem, SpecError
+from gangflow.errors import JournalLocked, Problem, UsageError
 from gangflow.specs.document import load_cluster
 from gangflow.specs.journal import JournalSpec
 from gangflow.specs.quantity import DURATION_RULE, MEMORY_RULE, duration_ms, memory_mib
@@ -48,7 +48,7 @@ def _read(reader: object, text: str, option: str, rule: str) -> int:
     try:
         return int(reader(text))  # type: ignore[operator]
     except Exception as error:
-        raise SpecError([Problem(option, repr(text), rule)]) from error
+        raise UsageError([Problem(option, repr(text), rule)]) from error
 
 
 def _mib(size: int) -> str:

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gangflow.errors import Problem, SpecError
+from gangflow.errors import Problem, UsageError
 from gangflow.specs.group import CoStartGroup
 from gangflow.specs.member import ReplicaSet
 
@@ -54,15 +54,15 @@ def parse(text: str) -> Fault:
     """`member[index]@step=N:kill` or `member[index]@after=SECONDS:kill`; signals are kill, term, stop and cont."""
     found = _FORM.fullmatch(text.strip())
     if found is None:
-        raise SpecError([Problem("fault", repr(text), "member[index]@step=N:kill or member[index]@after=SECONDS:kill")])
+        raise UsageError([Problem("fault", repr(text), "member[index]@step=N:kill or member[index]@after=SECONDS:kill")])
     when, what = found["when"], found["what"]
     if when not in _MOMENTS:
-        raise SpecError([Problem("fault", repr(when), "step or after", _near(when, _MOMENTS))])
+        raise UsageError([Problem("fault", repr(when), "step or after", _near(when, _MOMENTS))])
     if what not in SIGNALS:
-        raise SpecError([Problem("fault", repr(what), "one of " + ", ".join(SIGNALS), _near(what, list(SIGNALS)))])
+        raise UsageError([Problem("fault", repr(what), "one of " + ", ".join(SIGNALS), _near(what, list(SIGNALS)))])
     by_step = when == "step"
     if by_step and not found["value"].isdigit():
-        raise SpecError([Problem("fault", repr(text), "a whole number of steps")])
+        raise UsageError([Problem("fault", repr(text), "a whole number of steps")])
     return Fault(
         found["member"],
         int(found["index"] or 0),
@@ -81,4 +81,4 @@ def check_faults(faults: Sequence[Fault], group: CoStartGroup) -> None:
                 f"{name}[0]" if count == 1 else f"{name}[0-{count - 1}]" for name, count in slots.items() if count
             )
             near = "" if fault.member in slots else _near(fault.member, list(slots))
-            raise SpecError([Problem("fault", f"{fault.member}[{fault.index}]", f"one of {known}", near)])
+            raise UsageError([Problem("fault", f"{fault.member}[{fault.index}]", f"one of {known}", near)])

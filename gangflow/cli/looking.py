@@ -13,7 +13,7 @@ from gangflow.cli import live
 from gangflow.cli.names import parse
 from gangflow.cli.story import Story
 from gangflow.cli.watching import rollout_of
-from gangflow.errors import GangflowError, NotFound, Problem, SpecError
+from gangflow.errors import GangflowError, NotFound, Problem, UsageError
 from gangflow.home import given_token, homes
 from gangflow.runs import attach
 from gangflow.xce.rest.client import Client
@@ -97,7 +97,7 @@ def _slot_of(group: str, slot: str) -> tuple[str, str, int]:
     """(group, member, index) of `GROUP SLOT`, or of `g1.rollout[2]` alone; a slot without its index is the first."""
     whole = parse(f"{group}.{slot}" if slot else group)
     if whole.is_group or (slot and not _SLOT.fullmatch(slot)):
-        raise SpecError([Problem("slot", repr(slot), "member or member[index]")])
+        raise UsageError([Problem("slot", repr(slot), "member or member[index]")])
     return whole.group, whole.member, max(whole.index, 0)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from gangflow.errors import Problem, SpecError
+from gangflow.errors import Problem, UsageError
 
 T = TypeVar("T")
 NONE = "-"
@@ -66,7 +66,7 @@ class Table(Generic[T]):
             if name not in self.fields or (width and not width.isdigit()):
                 nearest = difflib.get_close_matches(name, list(self.fields), 1)
                 expected = "a width" if name in self.fields else "one of " + ", ".join(self.fields)
-                raise SpecError([Problem("-o", repr(word), expected, "" if name in self.fields else next(iter(nearest), ""))])
+                raise UsageError([Problem("-o", repr(word), expected, "" if name in self.fields else next(iter(nearest), ""))])
             names.append(name)
             if width:
                 widths[name] = int(width)

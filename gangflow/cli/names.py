@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from gangflow.errors import NotFound, Problem, SpecError
+from gangflow.errors import NotFound, Problem, UsageError
 from gangflow.specs.hostrange import RANGE_RULE, expand_range
 from gangflow.xce.rest.schema import GroupView, MemberView, SlotView
 
@@ -43,7 +43,7 @@ def parse(text: str) -> Name:
     """The name that a text is; SpecError if it is none."""
     found = _FORM.fullmatch(text.strip())
     if found is None:
-        raise SpecError([Problem("name", repr(text), RULE)])
+        raise UsageError([Problem("name", repr(text), RULE)])
     return Name(found["group"], found["member"] or "", int(found["index"]) if found["index"] else -1)
 
 
@@ -51,7 +51,7 @@ def group_only(text: str, instead: str = "") -> Name:
     """A name that must be a group's; `instead` says what is there for a member or a slot."""
     name = parse(text)
     if not name.is_group:
-        raise SpecError([Problem("name", repr(text), "a group" + (f"; {instead}" if instead else ""), name.group)])
+        raise UsageError([Problem("name", repr(text), "a group" + (f"; {instead}" if instead else ""), name.group)])
     return name
 
 
@@ -89,7 +89,7 @@ def hosts_named(text: str, there: Sequence[str]) -> list[str]:
     try:
         names = list(expand_range(text, MAX_HOSTS))
     except ValueError:
-        raise SpecError([Problem("host", repr(text), f"{RANGE_RULE}; or all")]) from None
+        raise UsageError([Problem("host", repr(text), f"{RANGE_RULE}; or all")]) from None
     missing = [name for name in names if name not in there]
     if missing:
         raise NotFound(f"no host {', '.join(map(repr, missing[:5]))}{_near(missing[0], there)}", status=404)

@@ -15,7 +15,7 @@ import msgspec
 from gangflow.cli.lsf_columns import HOSTS, moment, record_words
 from gangflow.cli.lsf_long import claim_lines, group_lines
 from gangflow.cli.lsf_table import Layout
-from gangflow.errors import Problem, ReplayDiverged, SpecError
+from gangflow.errors import Problem, ReplayDiverged, UsageError
 from gangflow.xce.core.events import Event
 from gangflow.xce.core.inputs import Input
 from gangflow.xce.core.state import Group, State
@@ -38,7 +38,7 @@ def journal_file(place: Path) -> Path:
     place = place.expanduser()
     file = place / "journal.db" if place.is_dir() else place
     if not file.is_file():
-        raise SpecError([Problem("journal", repr(str(place)), "a journal.db, or the home of a cluster that has one")])
+        raise UsageError([Problem("journal", repr(str(place)), "a journal.db, or the home of a cluster that has one")])
     return file
 
 
@@ -50,12 +50,12 @@ def run_replay(place: Path, begin: int, until: int, show: str, *, force: bool, a
         OtherVersion, JournalCorrupt, JournalError: it could not be replayed.
     """
     if until and begin > until:
-        raise SpecError([Problem("--until", str(until), f"a seq that is not before --from {begin}")])
+        raise UsageError([Problem("--until", str(until), f"a seq that is not before --from {begin}")])
     journal = SqliteRecords(journal_file(place))
     try:
         for name, seq in (("--from", begin), ("--until", until)):
             if seq > journal.seq:
-                raise SpecError([Problem(name, str(seq), f"a seq up to {journal.seq}, where the journal ends")])
+                raise UsageError([Problem(name, str(seq), f"a seq up to {journal.seq}, where the journal ends")])
         found = replay(journal, after=max(begin - 1, 0), until=until, force=force, watch=_progress(until or journal.seq))
         shown = _group(found.state, show, found.seq) if show else None
         if as_json:
@@ -208,7 +208,7 @@ def _group(state: State, name: str, seq: int) -> Group:
     found = state.groups.get(name) or next((g for g in reversed(list(state.groups.values())) if g.plan.name == name), None)
     if found is None:
         known = ", ".join(f"{group.id} ({group.plan.name})" for group in state.groups.values()) or "none"
-        raise SpecError([Problem("--show", repr(name), f"a group of the state at seq {seq}: {known}")])
+        raise UsageError([Problem("--show", repr(name), f"a group of the state at seq {seq}: {known}")])
     return found
 
 

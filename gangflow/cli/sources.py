@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gangflow.errors import Problem, SpecError
+from gangflow.errors import Problem, SpecError, UsageError
 from gangflow.recipes.catalog import RECIPES, find
 from gangflow.specs.cluster import ClusterSpec
 from gangflow.specs.document import load, located
@@ -47,10 +47,10 @@ def read(what: str, settings: Sequence[str]) -> Source:
     path = Path(what)
     if path.suffix in {".yaml", ".yml", ".json"} or path.is_file():
         if not path.is_file():
-            raise SpecError([Problem("file", repr(what), "a file that exists")])
+            raise UsageError([Problem("file", repr(what), "a file that exists")])
         return Source(_override(load(path), settings), file=path)
     if path.name != what:
-        raise SpecError([Problem("file", repr(what), "a YAML file that exists")])
+        raise UsageError([Problem("file", repr(what), "a YAML file that exists")])
     return _from_recipe(find(what).load(), settings)
 
 
@@ -65,8 +65,8 @@ def _from_recipe(recipe: ModuleType, settings: Sequence[str]) -> Source:
         else:
             rest.append(setting)
     if preset and preset not in recipe.PRESETS:
-        nearest = difflib.get_close_matches(preset, list(recipe.PRESETS), 1)
-        raise SpecError([Problem("preset", repr(preset), "one of " + ", ".join(recipe.PRESETS), nearest[0] if nearest else "")])
+        nearest = next(iter(difflib.get_close_matches(preset, list(recipe.PRESETS), 1)), "")
+        raise UsageError([Problem("preset", repr(preset), "one of " + ", ".join(recipe.PRESETS), nearest)])
     config = apply(recipe.Config.model_validate(recipe.PRESETS.get(preset, {})), rest)
     cluster = recipe.cluster(config) if hasattr(recipe, "cluster") else None
     return Source(recipe.build(config), cluster, recipe, config)
@@ -83,7 +83,7 @@ def read_cluster(path: Path | None) -> ClusterSpec | None:
     if path is None:
         return None
     if not path.is_file():
-        raise SpecError([Problem("cluster", repr(str(path)), "a file that exists")])
+        raise UsageError([Problem("cluster", repr(str(path)), "a file that exists")])
     from gangflow.specs.document import load_cluster
 
     return load_cluster(path)

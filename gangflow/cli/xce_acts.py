@@ -35,14 +35,14 @@ Document = Annotated[Path, typer.Argument(help="A YAML file; - reads from stdin.
 
 def read_document(path: Path) -> str:
     """The text of a YAML file, or of stdin. SpecError if there is no such file."""
-    from gangflow.errors import Problem, SpecError
+    from gangflow.errors import Problem, UsageError
 
     if str(path) == "-":
         return sys.stdin.read()
     try:
         return path.expanduser().read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError([Problem("file", repr(str(path)), f"a text file that can be read ({error})")]) from error
+        raise UsageError([Problem("file", repr(str(path)), f"a text file that can be read ({error})")]) from error
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------
@@ -51,14 +51,14 @@ def read_document(path: Path) -> str:
 @app.command()
 def submit(context: typer.Context, file: Document, delegation: Delegation = None) -> None:
     """Submit a group, or a plain job or replica set (bsub). A coordinator is not started: `gangflow run` does that."""
-    from gangflow.errors import Problem, SpecError
+    from gangflow.errors import Problem, UsageError
     from gangflow.runs import here
     from gangflow.specs.document import load
     from gangflow.specs.group import CoStartGroup
 
     spec: CoStartGroup = load(read_document(file))
     if spec.coordinator is not None:
-        raise SpecError(
+        raise UsageError(
             [Problem("coordinator", spec.coordinator.kind, "none: `gangflow run FILE --address` starts one beside the group")]
         )
     with xce_app.client(context) as xce:
@@ -126,7 +126,7 @@ def resume(context: typer.Context, groups: GroupNames) -> None:
 def kill(context: typer.Context, names: AnyNames) -> None:
     """Cancel groups, or stop members for good (bkill)."""
     from gangflow.cli.names import parse
-    from gangflow.errors import Problem, SpecError
+    from gangflow.errors import Problem, UsageError
 
     with xce_app.client(context) as xce:
         known = _Groups(xce, names)
@@ -135,7 +135,7 @@ def kill(context: typer.Context, names: AnyNames) -> None:
             name = parse(text)
             if name.is_slot:
                 expected = "a group or a member; of one slot `xcecli restart` or `xcecli drain`, or `xcecli scale` for one less"
-                raise SpecError([Problem("name", repr(text), expected, f"{name.group}.{name.member}")])
+                raise UsageError([Problem("name", repr(text), expected, f"{name.group}.{name.member}")])
             return known.of(name), name
 
         def act(found: tuple[GroupView, Name]) -> Iterator[str]:
@@ -157,7 +157,7 @@ app.command("cancel", hidden=True)(kill)
 def stop(context: typer.Context, names: Annotated[list[str], typer.Argument(metavar="MEMBERS...", help="g1.rollout")]) -> None:
     """Stop members for good; the rest of their groups goes on. Restarting a slot brings its member back."""
     from gangflow.cli.names import parse
-    from gangflow.errors import Problem, SpecError
+    from gangflow.errors import Problem, UsageError
 
     with xce_app.client(context) as xce:
         known = _Groups(xce, names)
@@ -166,7 +166,7 @@ def stop(context: typer.Context, names: Annotated[list[str], typer.Argument(meta
             name = parse(text)
             view = known.of(name)
             if name.is_group or name.is_slot:
-                raise SpecError([Problem("name", repr(text), "a member, as g1.rollout; `xcecli suspend` is for a group")])
+                raise UsageError([Problem("name", repr(text), "a member, as g1.rollout; `xcecli suspend` is for a group")])
             return view, name
 
         def act(found: tuple[GroupView, Name]) -> Iterator[str]:
@@ -222,7 +222,7 @@ def fail(
 
 def targets_of(words: Sequence[str]) -> dict[str, int]:
     """`rollout=4 …` → targets. SpecError for anything else."""
-    from gangflow.errors import Problem, SpecError
+    from gangflow.errors import Problem, UsageError
 
     targets: dict[str, int] = {}
     problems = []
@@ -233,13 +233,13 @@ def targets_of(words: Sequence[str]) -> dict[str, int]:
         else:
             targets[member] = int(count)
     if problems:
-        raise SpecError(problems)
+        raise UsageError(problems)
     return targets
 
 
 def seconds_of(duration: str) -> float | None:
     """`10m` → 600.0; None for nothing. SpecError for what is no duration."""
-    from gangflow.errors import Problem, SpecError
+    from gangflow.errors import Problem, UsageError
     from gangflow.specs.quantity import DURATION_RULE, duration_ms
 
     if not duration:
@@ -247,7 +247,7 @@ def seconds_of(duration: str) -> float | None:
     try:
         return duration_ms(float(duration) if _NUMBER.fullmatch(duration) else duration) / 1000
     except Exception as error:
-        raise SpecError([Problem("--timeout", repr(duration), DURATION_RULE)]) from error
+        raise UsageError([Problem("--timeout", repr(duration), DURATION_RULE)]) from error
 
 
 def accepted_text(group: str, change: ChangeView | None) -> str:
@@ -378,12 +378,18 @@ app.add_typer(claim, name="claim")
 @claim.command("create")
 def create_claim(context: typer.Context, file: Document, delegation: Delegation = None) -> None:
     """Make a standalone claim, as a YAML file says: `name`, `provider`, `parameters`."""
+    from gangflow.errors import SpecError
     from gangflow.specs.claims import StandaloneClaim
     from gangflow.specs.document import load
 
-    spec = load(read_document(file), StandaloneClaim)
-    with xce_app.client(context) as xce:
-        made = xce.create_claim(spec, delegation=delegation or ())
+    try:
+        spec = load(read_document(file), StandaloneClaim)
+        with xce_app.client(context) as xce:
+            made = xce.create_claim(spec, delegation=delegation or ())
+    except SpecError as error:
+        if error.advice == SpecError.remedy:  # `gangflow render` is for groups
+            error.advice = "correct the named paths"
+        raise
     print(f"Claim <{made.id}> is created.")
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from gangflow.errors import Problem, SpecError
+from gangflow.errors import Problem, UsageError
 from gangflow.xce.controller import Options
 from gangflow.xce.hosts.settings import AgentOptions
 
@@ -37,7 +37,7 @@ class Lease:
             variable = PREFIX + one.name.upper()
             if text := environment.get(variable):
                 if not (text.isascii() and text.isdigit() and int(text) >= 100):
-                    raise SpecError([Problem(variable, repr(text), "milliseconds, at least 100")])
+                    raise UsageError([Problem(variable, repr(text), "milliseconds, at least 100")])
                 found[one.name] = int(text)
         return cls(**found)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from gangflow import __version__
-from gangflow.errors import JournalCorrupt, JournalError, OtherVersion, Problem, SpecError
+from gangflow.errors import JournalCorrupt, JournalError, OtherVersion, Problem, UsageError
 from gangflow.xce.core.draft import Draft
 from gangflow.xce.core.evolve import absorb
 from gangflow.xce.core.inputs import Input
@@ -84,7 +84,7 @@ def replay(
     begin, notes = _beginning(journal, after)
     if until < begin.seq:
         expected = f"a seq from {begin.seq} on, the earliest state that is kept: seq {until} is not kept any more"
-        raise SpecError([Problem("--until", str(until), expected)])
+        raise UsageError([Problem("--until", str(until), expected)])
     run = _Run(journal, begin, max(after, begin.seq), force, machine, notes)
     for each in journal.records() if until > begin.seq else ():
         if each.last_seq > begin.seq:

@@ -37,6 +37,20 @@ _JOURNAL: dict[str, type[JournalError]] = {
     kind.code: kind for kind in (JournalFull, JournalLocked, JournalCorrupt, JournalRegressed, JournalError)
 }
 
+_REMEDIES = {
+    "forbidden": "use the token of whoever may (GANGFLOW_TOKEN, or `--token`): the message says whose that is",
+    "no_fit": "ask for less, or let something else give back what is short first (`xcecli hosts -l` shows what is in use)",
+    "in_use": "end what uses it first (`xcecli claims -l` names its holders)",
+    "never_fits": "ask for what some host has (`xcecli hosts -l` shows what there is)",
+    "too_many_groups": "end some of the groups first (`xcecli groups`)",
+}
+"""What helps, by the code of the problem, where its kind of error does not say it already."""
+_TARGETS_REMEDY = "ask for what the group's spec allows: its bounds, ratios and budget (`xcecli members -l` shows the bounds)"
+_OWNER_REMEDY = (
+    "name an owner of your own, or pass the other one's delegation token (GANGFLOW_DELEGATION, or `--delegation`):"
+    " `xcecli token --delegation` makes it, as that owner"
+)
+
 
 class Busy(Exception):
     """503, or 429 `busy`: not now; worth another try with the same idempotency key."""
@@ -73,16 +87,22 @@ def refusal_of(status: int, content: bytes) -> GangflowError:
     if problems and code == NotYetError.code:
         return NotYetError(problems)
     if problems and code in {SpecError.code, "never_fits", "misconfigured"}:
-        return SpecError(problems)
+        return SpecError(problems, remedy=_REMEDIES.get(code, ""))
     if code in _JOURNAL:
         return _JOURNAL[code](detail)
     if code == Gone.code:
         return Gone(detail, seq=int(document.get("seq") or 0), status=status)
     # A problem that says the same in the same words is not told twice.
-    lines = [detail, *(str(problem) for problem in problems if problem.expected != detail)]
+    told = "" if problems and detail == "see problems" else detail
+    lines = [told, *(str(problem) for problem in problems if problem.expected != detail and str(problem) not in detail)]
     # Whatever a state does not allow now is a Conflict, whichever code says in what way (`no_fit`, `in_use`, …).
     kind = _REFUSALS.get(code, Conflict if status == 409 else XceError)
-    error = kind("\n".join(line for line in lines if line), status=status, problem=code)
+    remedy = _REMEDIES.get(code, "")
+    if code == "forbidden" and any("may name" in problem.expected for problem in problems):
+        remedy = _OWNER_REMEDY
+    elif any(problem.path.partition(".")[0] == "targets" for problem in problems):
+        remedy = _TARGETS_REMEDY
+    error = kind("\n".join(line for line in lines if line), status=status, problem=code, remedy=remedy)
     error.fields = dict(document.get("fields") or {})
     return error
 

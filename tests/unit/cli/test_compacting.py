@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from gangflow.cli import compacting
 from gangflow.cli import main as command
-from gangflow.errors import JournalLocked, SpecError
+from gangflow.errors import JournalLocked, UsageError
 from gangflow.xce.journal.sqlite import SqliteJournal
 from tests.unit.cli.test_replaying import write
 from tests.unit.xce.journal.test_replay import story
@@ -82,4 +82,4 @@ def test_a_running_controller_is_left_alone(run: Run, home: Path) -> None:
     [(["--keep", "soon"], "--keep: expected a duration"), (["--keep-size", "1.5KB"], "--keep-size: expected memory")],
 )
 def test_what_is_no_duration_or_size_is_named(run: Run, home: Path, words: list[str], named: str) -> None:
-    assert named in run(home, *words, raises=SpecError)
+    assert named in run(home, *words, raises=UsageError)

@@ -18,6 +18,7 @@ RAISED: dict[type[GangflowError], tuple[GangflowError, int]] = {
     for error, code in (
         (errors.GangflowError("a plain one"), 1),
         (errors.SpecError([Problem("steps", "'x'", "a number")]), 2),
+        (errors.UsageError([Problem("-o", "'x'", "a column")]), 2),
         (errors.NotYetError([Problem("owner", "'x'", "later")]), 2),
         (errors.XceError("refused"), 10),
         (errors.NotFound("no group"), 10),
@@ -138,3 +139,9 @@ def test_gangflow_starts_without_the_heavy_libraries() -> None:
     code = f"import sys, gangflow.cli.main; sys.exit(', '.join(name for name in {heavy} if name in sys.modules) or 0)"
     ended = subprocess.run([sys.executable, "-c", code], check=False, timeout=60, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_only_documents_are_to_be_checked_by_render() -> None:
+    problem = Problem("-o", "'x'", "a column")
+    assert "gangflow render" in errors.SpecError([problem]).advice
+    assert errors.UsageError([problem]).advice == ""

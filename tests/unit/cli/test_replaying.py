@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gangflow.cli import main as command
-from gangflow.errors import JournalCorrupt, OtherVersion, ReplayDiverged, SpecError
+from gangflow.errors import JournalCorrupt, OtherVersion, ReplayDiverged, SpecError, UsageError
 from gangflow.xce.core import events as ev
 from gangflow.xce.journal.record import Batch
 from gangflow.xce.journal.sqlite import SqliteJournal
@@ -166,7 +166,7 @@ def test_what_cannot_be_meant_is_refused(file: Path, words: list[str], named: st
 def test_an_empty_folder_or_another_file_is_no_journal(run: Run, tmp_path: Path) -> None:
     from gangflow.errors import JournalError
 
-    run(tmp_path, raises=SpecError)
+    run(tmp_path, raises=UsageError)
     (tmp_path / "text").write_text("this is not a database, " * 100)
     run(tmp_path / "text", raises=JournalCorrupt)
     sqlite3.connect(tmp_path / "empty.db").close()

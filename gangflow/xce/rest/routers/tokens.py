@@ -28,7 +28,11 @@ async def make(body: TokenBody, caller: Caller, service: Serving) -> Response:
         raise Refusal(403, "forbidden", str(wrong), problems=[wrong])
     if not OWNER_NAME.fullmatch(owner):
         expected = "an owner's name: letters, digits, _ . @ and -, at most 63 characters"
-        raise Refusal(422, "invalid_request", "see problems", problems=[Problem("body.owner", repr(owner)[:80], expected)])
+        if not owner:
+            flag = " --delegation" if body.kind == "delegation" else ""
+            expected = f"the owner whose token it is, for the admin's own is nobody's: `xcecli token OWNER{flag}`"
+        value = repr(owner)[:80] if owner else ""
+        raise Refusal(422, "invalid_request", "see problems", problems=[Problem("body.owner", value, expected)])
     expires_ms = service.controller.now_ms() + round(body.ttl * 1_000)
     make = service.tokens.owner_token if body.kind == "owner" else service.tokens.delegation_token
     view = TokenView(

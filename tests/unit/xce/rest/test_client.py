@@ -242,3 +242,19 @@ def test_clients_import_without_fastapi() -> None:
         "sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_a_refusal_says_what_helps_and_nothing_twice() -> None:
+    owner = {"path": "owner", "value": "bob", "expected": "an owner whom the caller may name (ada)"}
+    said = "owner: expected an owner whom the caller may name (ada) (got bob)"
+    error = refusal_of(403, problem(403, "forbidden", detail=said, problems=[owner]).content)
+    assert isinstance(error, XceError)
+    assert error.message == said
+    assert "delegation token" in error.advice
+    assert "token of whoever may" in refusal_of(403, problem(403, "forbidden").content).advice
+    assert "ask for less" in refusal_of(409, problem(409, "no_fit").content).advice
+    targets = [{"path": "targets.rollout", "expected": "at most 4"}]
+    assert "ratios and budget" in refusal_of(422, problem(422, "invalid", problems=targets).content).advice
+    assert refusal_of(404, problem(404, "not_found").content).advice
+    body = [{"path": "body.owner", "expected": "a name"}]
+    assert "see problems" not in refusal_of(422, problem(422, "x", detail="see problems", problems=body).content).message
