@@ -45,6 +45,10 @@ def run(
     dashboard: Dashboard = False,
     fault: Annotated[list[str] | None, typer.Option(help="e.g. 'rollout[0]@step=60:kill'; may be repeated.")] = None,
     detach: Annotated[bool, typer.Option(help="Return when it is submitted; find it again with `gangflow attach`.")] = False,
+    delegation: Annotated[
+        list[str] | None,
+        typer.Option(envvar="GANGFLOW_DELEGATION", help="A delegation token of an owner whom it names; may be repeated."),
+    ] = None,
 ) -> None:
     """Run a group: start a cluster (or join one), submit, watch, and end with the group's result as exit code."""
     from gangflow.cli.running import run_group
@@ -52,7 +56,7 @@ def run(
 
     source = read(what, settings or [])
     described = read_cluster(cluster) or source.cluster
-    raise typer.Exit(run_group(console, source, described, address, runtime, dashboard, fault or [], detach))
+    raise typer.Exit(run_group(console, source, described, address, runtime, dashboard, fault or [], detach, delegation or ()))
 
 
 @app.command()

@@ -16,7 +16,7 @@ from gangflow.cli import faults as fault_words
 from gangflow.cli.faults import Fault, check_faults
 from gangflow.cli.sources import Source
 from gangflow.cli.watching import Watching, ask_detach_or_cancel, final_words
-from gangflow.errors import Problem, SpecError
+from gangflow.errors import Problem, UsageError
 from gangflow.home import root
 from gangflow.runs import Run, submit
 from gangflow.specs.cluster import ClusterSpec
@@ -57,19 +57,20 @@ def run_group(
     dashboard: bool,
     faults: Sequence[str],
     detach: bool,
+    delegation: Sequence[str] = (),
 ) -> int:
-    """Run a group to its end, or leave it running. Returns the exit code."""
+    """Run a group to its end, or leave it running. Returns the exit code. `delegation`: tokens of owners whom it names."""
     planned = [fault_words.parse(text) for text in faults]
     check_faults(planned, source.group)
     if planned and detach:
-        raise SpecError([Problem("fault", repr(faults[0]), "no --detach: whoever watches the run sends its faults")])
+        raise UsageError([Problem("fault", repr(faults[0]), "no --detach: whoever watches the run sends its faults")])
     # An end from outside (`timeout`, a CI system) takes an own cluster down as any other end does.
     signal.signal(signal.SIGTERM, _terminated)
     cluster = open_cluster(console, source, described, address, runtime, dashboard)
     owns = not address
     try:
         with source.blamed():
-            run = submit(source.group, cluster, owns=False)
+            run = submit(source.group, cluster, owns=False, delegation=delegation)
     except BaseException:
         if owns:
             cluster.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from rich.console import Console
@@ -64,7 +64,8 @@ class FakeCluster:
 
     def close(self) -> None: ...
 
-    def submit(self, group: object) -> Submitted:
+    def submit(self, group: object, delegation: Sequence[str] = ()) -> Submitted:
+        self.delegation = tuple(delegation)
         if self.refusal is not None:
             raise self.refusal
         self.calls.append("submit")
@@ -123,6 +124,23 @@ def test_the_exit_code_is_the_result_and_an_own_cluster_ends(
     assert cluster.calls == ["submit", "stop"]
     assert f"grpo {state}" in said
     assert "STARTING → RUNNING" in said
+
+
+def test_delegation_tokens_are_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from gangflow.cli.main import app
+
+    cluster = FakeCluster()
+    monkeypatch.setattr(command, "open_cluster", lambda *_: cluster)
+    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
+    monkeypatch.setattr("gangflow.cli.sources.read", lambda *_: SOURCE)
+    for words, environment, handed in (
+        (["--delegation", "xcd1.a", "--delegation", "xcd1.b"], {}, ("xcd1.a", "xcd1.b")),
+        ([], {"GANGFLOW_DELEGATION": "xcd1.c"}, ("xcd1.c",)),
+    ):
+        assert CliRunner().invoke(app, ["run", "it.yaml", "--detach", *words], env=environment).exit_code == 0
+        assert cluster.delegation == handed
 
 
 def test_a_cluster_that_was_joined_goes_on(run_on: Callable[..., tuple[int, str]]) -> None:
