@@ -54,7 +54,7 @@ def located(error: SpecError, source: str | os.PathLike[str]) -> SpecError:
     except (OSError, SpecError):
         return error
     problems = [replace(problem, line=problem.line or line(loc_of(problem.path))) for problem in error.problems]
-    return in_file(type(error)(problems), source)
+    return in_file(type(error)(sorted(problems, key=lambda problem: problem.line)), source)
 
 
 def _decoded(raw: bytes) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import cast
 
 from gangflow.errors import NotYetError, Problem, SpecError
 
@@ -55,11 +57,24 @@ def loc_of(text: str) -> Loc:
 
 
 def short(value: object) -> str:
-    """A short repr of a value; empty for a missing one."""
+    """A value as a document writes it, text in quotes, not too long; empty for a missing one."""
     if value is MISSING:
         return ""
-    text = repr(value)
+    text = _written(value)
     return text if len(text) <= MAX_VALUE else text[: MAX_VALUE - 1] + "…"
+
+
+def _written(value: object, depth: int = 2) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    # More of it than is shown is not looked at.
+    if depth and type(value) in (list, tuple):
+        parts = islice(cast("Sequence[object]", value), MAX_VALUE)
+        return f"[{', '.join(_written(part, depth - 1) for part in parts)}]"
+    if depth and type(value) is dict:
+        pairs = islice(value.items(), MAX_VALUE)
+        return f"{{{', '.join(f'{key}: {_written(part, depth - 1)}' for key, part in pairs)}}}"
+    return repr(value)
 
 
 def nearest(value: object, names: Iterable[object]) -> str:
@@ -78,9 +93,10 @@ def listed(names: Iterable[object]) -> str:
 
 
 def fault_error(faults: Sequence[Fault], line: Callable[[Loc], int] | None = None) -> SpecError:
-    """The error of these faults; `line` finds the line of a path in the document."""
+    """The error of these faults; `line` finds the line of a path in the document: then they are told in its order."""
     problems = [
         Problem(path(f.loc), short(f.value), f.expected, f.nearest if f.nearest != f.value else "", line(f.loc) if line else 0)
         for f in faults
     ]
+    problems.sort(key=lambda problem: problem.line)
     return NotYetError(problems) if all(fault.later for fault in faults) else SpecError(problems)

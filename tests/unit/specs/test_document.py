@@ -159,6 +159,17 @@ def test_what_xce_finds_wrong_is_located_in_the_file(tmp_path: Path) -> None:
     file.write_text("name: x\nmembers:\n  a:\n    job:\n      command: [a]\n      on_failure:\n        - {action: tolerate}\n")
     found = SpecError([Problem("members.a.job.on_failure[0].action", "", "y"), Problem("members.a.job.pack.level", "", "y")])
     located_ = located(found, file)
-    assert [(problem.file, problem.line) for problem in located_.problems] == [(str(file), 7), (str(file), 4)]
+    assert [(problem.file, problem.line) for problem in located_.problems] == [(str(file), 4), (str(file), 7)]
     assert type(located(NotYetError(found.problems), file)) is NotYetError
     assert located(found, tmp_path / "gone.yaml") is found
+
+
+def test_faults_are_told_in_the_order_of_the_document_with_values_as_it_writes_them() -> None:
+    text = "name: g\nmembers:\n  a: {replica_set: {command: [x], replicas: true, tasks: null}}\npriority: [yes, {a: false}]\n"
+    with pytest.raises(SpecError) as caught:
+        load(text + "owner: ''\n")
+    assert [(problem.line, problem.value) for problem in caught.value.problems] == [
+        (3, "true"),
+        (4, "['yes', {a: false}]"),
+        (5, "''"),
+    ]

@@ -98,7 +98,7 @@ def test_python_mistakes_are_told_where_they_are_made() -> None:
         (group_with(barier={}), "barier", "{}", "a known key", "barrier"),
         (group_with(rollout={"replics": 3}), "members.rollout.replica_set.replics", "3", "a known key", "replicas"),
         (group_with(rollout={"replicas": "two"}), "members.rollout.replica_set.replicas", "'two'", "a whole number", ""),
-        (group_with(rollout={"replicas": True}), "members.rollout.replica_set.replicas", "True", "a whole number", ""),
+        (group_with(rollout={"replicas": True}), "members.rollout.replica_set.replicas", "true", "a whole number", ""),
         (group_with(rollout={"min_replicas": 3}), "members.rollout.replica_set.min_replicas", "3", "at most `replicas`, 2", ""),
         (
             group_with(rollout={"max_replicas": 1}),
@@ -108,7 +108,7 @@ def test_python_mistakes_are_told_where_they_are_made() -> None:
             "",
         ),
         (group_with() | {"name": "g7"}, "name", "'g7'", "none of XCE's ids", ""),
-        (group_with(rollout={"primary": True}), "members.rollout.replica_set.primary", "True", "never primary", ""),
+        (group_with(rollout={"primary": True}), "members.rollout.replica_set.primary", "true", "never primary", ""),
         (group_with(rollout={"command": "serve"}), "members.rollout.replica_set.command", "'serve'", "a list of words", ""),
         (group_with(rollout={"command": []}), "members.rollout.replica_set.command", "[]", "at least 1", ""),
         (group_with(rollout={"command": ["a\0b"]}), "members.rollout.replica_set.command[0]", None, "without NUL", ""),
@@ -135,7 +135,7 @@ def test_python_mistakes_are_told_where_they_are_made() -> None:
             "",
         ),
         (group_with(actor={"environment": {"XCE_SLOT": "1"}}), "members.actor.job.environment.XCE_SLOT", None, "XCE_", ""),
-        (group_with(actor={"environment": {"A": True}}), "members.actor.job.environment.A", "True", "quote", ""),
+        (group_with(actor={"environment": {"A": True}}), "members.actor.job.environment.A", "true", "quote", ""),
         (group_with(actor={"tasks": 0}), "members.actor.job.tasks", "0", "at least 1", ""),
         (
             group_with(actor={"resources": {"cpu": 1, "counters": {"gpus": 2}}}),

@@ -54,7 +54,7 @@ def problem(*claims: Claim, **more: Any) -> Problem:
             "",
         ),
         (Claim("a", provider="model", parameters={**MODEL, "size": "much"}), "parameters.size", "'much'", "14GiB", ""),
-        (Claim("a", provider="model", parameters=MODEL, retain=True), "retain", "True", "hosts of the slots only", ""),
+        (Claim("a", provider="model", parameters=MODEL, retain=True), "retain", "true", "hosts of the slots only", ""),
     ],
 )
 def test_what_a_provider_does_not_accept_is_refused_by_path(
