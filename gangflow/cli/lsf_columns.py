@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from gangflow import durations
 from gangflow.cli.lsf_table import Fields, Table
 from gangflow.xce.rest.messages import EventView
 from gangflow.xce.rest.schema import (
@@ -306,12 +307,7 @@ def moved_text(change: ChangeView) -> str:
 
 def lasting(ms: int) -> str:
     """`1h30m`, `500ms`; empty for none."""
-    parts = []
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)):
-        count, ms = divmod(ms, size)
-        if count:
-            parts.append(f"{count}{unit}")
-    return "".join(parts)
+    return durations.lasting(ms) if ms else ""
 
 
 def slot_reason(slot: SlotView) -> str:

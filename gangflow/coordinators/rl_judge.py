@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gangflow.coordinators.rl_messages import Action, FailGroup, ReportCause
 from gangflow.coordinators.rl_state import ANSWERING, Cause, RLState, Rollout, RolloutState, eligible
+from gangflow.durations import lasting
 
 ENDED = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
 SATISFIED = frozenset({"RUNNING", "DEGRADED"})
@@ -52,7 +53,7 @@ def judge_rollout(state: RLState, rollout: Rollout, now: int) -> tuple[RLState, 
     cause: Cause | None = None
     message = ""
     if rollout.unhealthy_since_ms and now - rollout.unhealthy_since_ms >= limits.unhealthy_ms:
-        cause, message = Cause.UNHEALTHY, f"health checks fail for {limits.unhealthy_ms} ms"
+        cause, message = Cause.UNHEALTHY, f"health checks fail for {lasting(limits.unhealthy_ms)}"
     elif not answers:
         # It has not answered yet: XCE's `ready_timeout` bounds that.
         return state, []
@@ -60,7 +61,7 @@ def judge_rollout(state: RLState, rollout: Rollout, now: int) -> tuple[RLState, 
         cause, message = Cause.HUNG, f"it answers /health, and {rollout.request_failures} requests in a row failed"
     elif rollout.sync_since_ms and now - rollout.sync_since_ms >= limits.sync_ms:
         cause = Cause.STALE if rollout.failure and rollout.answered else Cause.HUNG
-        message = f"no new weights within {limits.sync_ms} ms: {rollout.failure or 'no answer'}"
+        message = f"no new weights within {lasting(limits.sync_ms)}: {rollout.failure or 'no answer'}"
     if cause is None:
         return state, []
     judged = replace(rollout, reported=cause, call=0, verb=None, sync_since_ms=0, retry_at_ms=0)
@@ -74,7 +75,7 @@ def judge_actor(state: RLState, now: int) -> tuple[RLState, list[Action]]:
     actor, limits = state.actor, state.limits
     if not actor.alive or actor.reported or not actor.beat_ms or now - actor.beat_ms < limits.hang_ms:
         return state, []
-    report = ReportCause(limits.actor, 0, actor.incarnation, Cause.HUNG, f"no heartbeat for {limits.hang_ms} ms")
+    report = ReportCause(limits.actor, 0, actor.incarnation, Cause.HUNG, f"no heartbeat for {lasting(limits.hang_ms)}")
     return replace(state, actor=replace(actor, reported=True)), [report]
 
 
@@ -91,11 +92,11 @@ def judge_group(state: RLState, now: int) -> tuple[RLState, list[Action]]:
     if state.below_quorum_ms and now - state.below_quorum_ms >= limits.quorum_ms:
         story = ", ".join(_story(rollout) for rollout in state.rollouts) or "none was ever placed"
         cause = "no_quorum"
-        message = f"{count} of at least {limits.min_rollouts} rollouts eligible for {limits.quorum_ms} ms: {story}"
+        message = f"{count} of at least {limits.min_rollouts} rollouts eligible for {lasting(limits.quorum_ms)}: {story}"
     elif _expects_progress(state) and now - actor.progress_ms >= limits.no_progress_ms:
         cause = "no_progress"
         heard = "the actor beats, and" if actor.beaten else "the actor never sent a heartbeat, and"
-        message = f"{heard} neither its step nor its samples nor its weights moved for {limits.no_progress_ms} ms"
+        message = f"{heard} neither its step nor its samples nor its weights moved for {lasting(limits.no_progress_ms)}"
     if not cause:
         return state, []
     return replace(state, failed=f"{cause}\n{message}"), [FailGroup(cause, message)]

@@ -5,6 +5,7 @@ What happens to every claim alike is here, too: a provider's answers, its deadli
 
 from __future__ import annotations
 
+from gangflow.durations import lasting
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.claim_ids import bound_to, claim_id, claims_for, claims_of, names, retained_id
 from gangflow.xce.core.events import ClaimChanged, ClaimForgotten
@@ -116,7 +117,7 @@ def tend(turn: Turn, group: Group) -> None:
 
 def late(turn: Turn, claim: Claim) -> None:
     """Its provider's time is over."""
-    _fail(turn, claim, f"not ready after {claim.plan.timeout_ms} ms")
+    _fail(turn, claim, f"not ready after {lasting(claim.plan.timeout_ms)}")
 
 
 def wanted(group: Group, claim: Claim) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gangflow.durations import lasting
 from gangflow.xce.core.claims import release_all
 from gangflow.xce.core.counts import STARTED, holds, ready, satisfied, slots_of, started
 from gangflow.xce.core.events import BudgetSpent, FloorCrossed, GroupChanged
@@ -66,7 +67,7 @@ def _start_timeout(turn: Turn, group: Group) -> None:
         late.extend(slot for slot in slots_of(group, member) if slot.state not in STARTED)
     first = next((slot for slot in late if slot.tasks), late[0])
     detail = not_ready_message(turn, group, first) if first.tasks else f"it is {first.state.value}"
-    text = f"{first.member}[{first.index}] not ready after {group.plan.barrier.start_timeout_ms} ms: {detail}"
+    text = f"{first.member}[{first.index}] not ready after {lasting(group.plan.barrier.start_timeout_ms)}: {detail}"
     exit = Exit(Cause.NOT_READY, first.incarnation, turn.now_ms, message=text)
     number = find_rule(group, first.member, first.index, exit)
     rule = group.plan.rules[number] if number >= 0 else None
@@ -96,7 +97,7 @@ def _floors(turn: Turn, group: Group) -> None:
         if not turn.passed(since + rule.floor_grace_ms):
             continue
         floor = floor_of(member, rule)
-        text = f"{member.name}: {ready(group, member)} ready, below {floor} for {rule.floor_grace_ms} ms"
+        text = f"{member.name}: {ready(group, member)} ready, below {floor} for {lasting(rule.floor_grace_ms)}"
         _broken(turn, group, member.name, number, text)
         return
 

@@ -15,7 +15,7 @@ from gangflow.xce.core.index import in_order
 from gangflow.xce.core.plan import MACHINE_CAUSES, Action, Cause, MemberKind
 from gangflow.xce.core.policy import STRENGTH, TAKEN_BACK, Verdict, escalate, judge_one, scope
 from gangflow.xce.core.state import Group, GroupState, Next, SlotState
-from gangflow.xce.core.teardown import change, describe, drain, stop, stop_all, unwanted
+from gangflow.xce.core.teardown import change, describe, drain, how_ended, stop, stop_all, unwanted
 from gangflow.xce.core.turn import Failure, SlotId, Turn
 from gangflow.xce.renew import replace
 
@@ -149,8 +149,8 @@ def _pay(turn: Turn, group: Group, case: Judged) -> None:
 
 
 def message(case: Judged) -> str:
-    """Who failed, and how, in one line."""
-    return f"{case.key[0]}[{case.key[1]}]: {describe(case.failure.exit)}"
+    """Who failed, and how, in one line. The cause is told beside it."""
+    return f"{case.key[0]}[{case.key[1]}]: {how_ended(case.failure.exit) or case.cause.value}"
 
 
 def _fail(turn: Turn, group: Group, cases: list[Judged], strongest: Judged) -> None:

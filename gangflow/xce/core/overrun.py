@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gangflow.durations import lasting
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.events import SlotWarned
 from gangflow.xce.core.plan import Cause
@@ -33,6 +34,6 @@ def ran_out(turn: Turn, group: Group, slot: Slot) -> bool:
     """Whether the slot ran for as long as it may: then that is a failure, judged with the others of this batch."""
     if not turn.passed(limit_of(slot)):
         return False
-    text = f"it ran for its runtime limit of {group.plan.member(slot.member).runtime_limit_ms} ms"
+    text = f"it ran for its runtime limit of {lasting(group.plan.member(slot.member).runtime_limit_ms)}"
     turn.fail(group, slot, Exit(Cause.RUN_LIMIT, slot.incarnation, turn.now_ms, message=text))
     return True

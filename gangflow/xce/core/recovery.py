@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gangflow.durations import lasting
 from gangflow.xce.core.claims import release_bound
 from gangflow.xce.core.counts import ACTIVE, AT_REST, BEFORE_START, required, slots_of
 from gangflow.xce.core.events import GroupChanged
@@ -38,10 +39,10 @@ def overdue(turn: Turn, group: Group) -> None:
         plan = group.plan.member(slot.member)
         if slot.state in (S.STARTING, S.RUNNING):
             what = "was ready, broke, and is not ready again" if slot.ready_ms else "not ready"
-            text = f"{what} after {plan.ready_timeout_ms} ms: {not_ready_message(turn, group, slot)}"
+            text = f"{what} after {lasting(plan.ready_timeout_ms)}: {not_ready_message(turn, group, slot)}"
             turn.fail(group, slot, Exit(Cause.NOT_READY, slot.incarnation, turn.now_ms, message=text))
         elif slot.state in BEFORE_START and not fit_to_start(turn, group, slot):
-            text = f"not prepared after {group.plan.barrier.timeout_ms} ms: {missing(turn, group)}"
+            text = f"not prepared after {lasting(group.plan.barrier.timeout_ms)}: {missing(turn, group)}"
             turn.fail(group, slot, Exit(Cause.START_FAILED, slot.incarnation, turn.now_ms, message=text))
 
 
@@ -99,7 +100,7 @@ def abandoned(group: Group) -> bool:
 
 def back_to_placement(turn: Turn, group: Group) -> None:
     """No job runs here any more: the group waits as a whole again, as one whose restart found no place."""
-    text = f"nothing of it runs, and no lost place came back within {group.plan.recovery_timeout_ms} ms"
+    text = f"nothing of it runs, and no lost place came back within {lasting(group.plan.recovery_timeout_ms)}"
     turn.emit(GroupChanged(group.id, group.state, G.RESTARTING, "recovery_timeout", text))
     stop_all(turn, group.id, Next.PLACE)
 
@@ -149,7 +150,7 @@ def _claim_lost_places(turn: Turn, group: Group) -> None:
     untils = [group.slots[key].until_ms for key in lacking if group.slots[key].until_ms]
     if untils and min(untils) <= turn.now_ms:
         names = ", ".join(f"{member}[{index}]" for member, index in lacking)
-        text = f"no place for {names} within {group.plan.recovery_timeout_ms} ms"
+        text = f"no place for {names} within {lasting(group.plan.recovery_timeout_ms)}"
         turn.emit(GroupChanged(group.id, group.state, G.PENDING, "recovery_timeout", text))
         stop_all(turn, group.id, Next.PLACE)
         return

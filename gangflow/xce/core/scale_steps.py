@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gangflow.durations import lasting
 from gangflow.xce.core.budget import gpus_in, within_budget
 from gangflow.xce.core.changes import open_change
 from gangflow.xce.core.counts import ACTIVE, slots_of, wanted
@@ -134,7 +135,7 @@ def _give_up(turn: Turn, group: Group, change: Change) -> None:
         out = waiting[max(0, len(waiting) - spare) :]
         removed.extend(out)
         targets.append((member.name, len(slots) - len(out)))
-    text = f"not done after {change.until_ms - change.accepted_ms} ms: {_what_is_left(group, change)}"
+    text = f"not done after {lasting(change.until_ms - change.accepted_ms)}: {_what_is_left(group, change)}"
     over = replace(change, state=D.FAILED, ups=(), downs=(), grants=(), ended_ms=turn.now_ms, message=text)
     turn.emit(ChangeMoved(group.id, over))
     if removed:

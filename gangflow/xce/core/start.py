@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gangflow.durations import lasting
 from gangflow.xce.core.asks import Grant
 from gangflow.xce.core.claims import release_bound, unready_claim, want
 from gangflow.xce.core.counts import ACTIVE, BEFORE_START, required, slots_of
@@ -67,7 +68,9 @@ def prepare(turn: Turn, group_id: str) -> None:
     group = turn.draft.groups[group_id]
     setback = turn.setbacks.pop(group_id, None)
     if setback is None and turn.passed(group.until_ms) and not _complete(turn, group):
-        setback = Setback("barrier_timeout", f"not prepared after {group.plan.barrier.timeout_ms} ms: {missing(turn, group)}")
+        setback = Setback(
+            "barrier_timeout", f"not prepared after {lasting(group.plan.barrier.timeout_ms)}: {missing(turn, group)}"
+        )
     if setback is not None:
         void(turn, group, setback)
     elif _complete(turn, group):

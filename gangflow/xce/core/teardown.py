@@ -215,13 +215,18 @@ def why(slot: Slot) -> str:
 
 
 def describe(exit: Exit) -> str:
-    """`app_exit (code 3): message`."""
+    """`app_exit: exited with code 3`."""
     what = exit.cause.value if exit.cause is not None else "a stop"
+    return f"{what}: {how}" if (how := how_ended(exit)) else what
+
+
+def how_ended(exit: Exit) -> str:
+    """`exited with code 3`, or what whoever ended it said; empty where nobody knows."""
+    if exit.message:
+        return exit.message
     if exit.code is not None:
-        what += f" (code {exit.code})"
-    elif exit.signal is not None:
-        what += f" (signal {exit.signal})"
-    return f"{what}: {exit.message}" if exit.message else what
+        return f"exited with code {exit.code}"
+    return f"killed by signal {exit.signal}" if exit.signal is not None else ""
 
 
 def task_gone(turn: Turn, group_id: str, key: SlotId, task: int, host: str) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from gangflow.durations import lasting
 from gangflow.xce.core.plan import ProbeKind, ProbePlan
 
 _ANSWER_LIMIT = 4096
@@ -47,7 +48,7 @@ async def check(plan: ProbePlan, target: Target) -> str:
             status = await _http_status(target.address, port, plan.target or "/")
         return "" if 200 <= status < 400 else f"{what}: status {status}" if status else f"{what}: no HTTP answer"
     except TimeoutError:
-        return f"{what}: no answer within {plan.timeout_ms} ms"
+        return f"{what}: no answer within {lasting(plan.timeout_ms)}"
     except OSError as error:
         return f"{what}: {os.strerror(error.errno) if error.errno and error.errno > 0 else error}"
     except (ValueError, OverflowError) as error:  # an address or a path that cannot be one

@@ -59,7 +59,7 @@ def test_rollouts_over_their_budget_are_done_without_until_none_is_left(live: Li
     _kill(live, run, 1, 2)
     view = ended(run)
     assert (view.state, view.cause) == ("FAILED", "no_quorum")
-    assert "0 of at least 1 rollouts eligible for 3000 ms" in view.message
+    assert "0 of at least 1 rollouts eligible for 3s" in view.message
     assert incarnations(view) == {"actor": (1,), "rollout": (2, 2), "reward": (1,), "ref": (1,)}
     assert {slot.state for slot in view.member("rollout").slots} == {"RETIRED"}
     until(lambda: not live.coordinators(run.id), "its coordinator ends with it")

@@ -36,7 +36,7 @@ def test_a_failed_job_fails_the_group_with_its_last_lines() -> None:
     group = stage.group()
     assert group.state is G.STOPPING
     assert group.cause == "app_exit"
-    assert group.message == "actor[0]: app_exit (code 3)"
+    assert group.message == "actor[0]: exited with code 3"
     assert len(stage.due(Stop)) == 2
     stage.gone()
     assert stage.group().state is G.FAILED
@@ -177,7 +177,7 @@ def test_a_floor_with_a_grace_watches_what_is_ready() -> None:
     stage.wait(5_000)
     assert stage.group().state is G.STOPPING
     assert stage.group().cause == "below_floor"
-    assert "1 ready, below 2 for 5000 ms" in stage.group().message
+    assert "1 ready, below 2 for 5s" in stage.group().message
 
 
 def test_all_tasks_of_a_slot_die_together() -> None:

@@ -32,7 +32,7 @@ def test_a_limit_runs_from_the_start_of_each_incarnation() -> None:
     assert slot.state is S.STOPPING
     assert slot.exit is not None
     assert slot.exit.cause is Cause.RUN_LIMIT
-    assert "60000 ms" in slot.exit.message
+    assert "limit of 1m" in slot.exit.message
     stage.gone()
     stage.wait(1_000)
     stage.bring_up()

@@ -242,7 +242,7 @@ def test_a_service_that_was_ready_and_hangs_is_restarted_without_coordinator_liv
     assert slot.state is S.STOPPING
     assert slot.exit is not None
     assert slot.exit.cause is Cause.NOT_READY
-    assert slot.exit.message.startswith("was ready, broke, and is not ready again after 30000 ms: tried http://")
+    assert slot.exit.message.startswith("was ready, broke, and is not ready again after 30s: tried http://")
     stage.gone()
     stage.wait(1_000)
     assert stage.slot("rollout").ready_ms == 0, "the next incarnation has never been ready"
