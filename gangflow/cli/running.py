@@ -111,7 +111,9 @@ def watch(console: Console, run: Run, faults: Sequence[Fault], *, stop: bool) ->
             except KeyboardInterrupt:
                 console.print("interrupted again: not waiting for an orderly end", markup=False)
                 return EXIT_OF_STATE["CANCELLED"]
-        for line in [*final_words(view, watching.story), *(f"the fault never came due: {fault}" for fault in watching.pending)]:
+        printed = not console.is_terminal
+        words = final_words(view, watching.story, printed=printed)
+        for line in [*words, *(f"the fault never came due: {fault}" for fault in watching.pending)]:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         tell_what_is_kept(console, run, ends=stop)
         return EXIT_OF_STATE.get(view.state, 1)

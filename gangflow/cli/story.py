@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,21 @@ class Readmission:
         return (self.served_ms - self.died_ms) / 1000
 
 
+def rule_name(document: Mapping[str, Any], member: str, rule: int) -> str:
+    """What a failure rule is called: `rule 1 of rollout`, `rule 2` (of the group's), `the default rule`; counted from 1.
+
+    `rule`: its place in the plan: the members' own in their order, then the group's, then the defaults; -1: none was asked.
+    """
+    if rule < 0:
+        return "no rule"
+    for name, kinds in (document.get("members") or {}).items():
+        own = sum(len((kind or {}).get("on_failure") or ()) for kind in kinds.values() if isinstance(kind, dict))
+        if rule < own:
+            return f"rule {rule + 1} of {name}"
+        rule -= own
+    return f"rule {rule + 1}" if rule < len(document.get("failure") or ()) else f"the default rule of {member}"
+
+
 @dataclass(slots=True)
 class Story:
     """Folds the records of one group."""
@@ -38,6 +54,8 @@ class Story:
     group: str
     rollout: str = "rollout"
     """The member that serves weights, as the group's RL coordinator has it; empty: it has none."""
+    document: Mapping[str, Any] = field(default_factory=dict)
+    """The group's spec, as it was submitted; says which failure rules are its user's."""
     begin_ms: int = 0
     lines: list[tuple[int, str]] = field(default_factory=list)
     """(at_ms, text), the newest last; bounded."""
@@ -130,7 +148,15 @@ class Story:
         return f"{slot} #{data['incarnation']} died: {exit_['cause']}, {how} {exit_.get('message', '')}".rstrip() + tail
 
     def _FailureJudged(self, data: dict[str, Any], _at: int) -> str:
-        return f"rule {data['rule']} for {data['member']}[{data['index']}]: {data['action']} {data.get('message', '')}".rstrip()
+        rule = rule_name(self.document, data["member"], data["rule"])
+        said = data.get("message", "")
+        return f"{rule} for {data['member']}[{data['index']}]: {data['action'] or 'placed again'}" + (
+            f" ({said})" if said else ""
+        )
+
+    def _SlotWarned(self, data: dict[str, Any], _at: int) -> str:
+        left = data.get("left")
+        return "" if left else f"{data['member']}[{data['index']}] #{data['incarnation']} was warned: its runtime limit is near"
 
     def _ValueWritten(self, data: dict[str, Any], at: int) -> str:
         if data["name"] != ELIGIBLE:

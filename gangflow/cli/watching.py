@@ -38,7 +38,7 @@ class Watching:
     def __init__(self, run: Run, faults: Sequence[Fault] = (), behind: Run | None = None) -> None:
         self.run = run
         self.view: GroupView = run.status()
-        self.story = Story(run.id, rollout_of(self.view))
+        self.story = Story(run.id, rollout_of(self.view), self.view.document or {})
         self.beats: dict[tuple[str, int], BeatView] = {}
         self.pending = list(faults)
         self.fired: list[tuple[Fault, int, int]] = []
@@ -207,12 +207,16 @@ def ask_detach_or_cancel(console: Console) -> bool:
             return True
 
 
-def final_words(view: GroupView, story: Story) -> list[str]:
-    """What the end of a run says: the result, its cause, and the last lines of whoever died."""
+def final_words(view: GroupView, story: Story, *, printed: bool = False) -> list[str]:
+    """What the end of a run says: the result, its cause, and the last lines of whoever died.
+
+    `printed`: the story was printed line by line, with those.
+    """
     because = ": ".join(part for part in (view.cause, view.message) if part)
     lines = [f"{view.name} {view.state}" + (f" ({because})" if because else "")]
     if view.tolerated:
         lines.append("tolerated: " + ", ".join(f"{name.member}[{name.index}]" for name in view.tolerated))
-    if view.state == "FAILED" and story.last_stderr:
+    # Where every line of the story was printed, theirs were among them.
+    if view.state == "FAILED" and story.last_stderr and not printed:
         lines += ["the last lines of stderr of the last member that died:", story.last_stderr.rstrip()]
     return lines

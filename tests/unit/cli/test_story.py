@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gangflow.channel import ELIGIBLE
-from gangflow.cli.story import MAX_LINES, Story
+from gangflow.cli.story import MAX_LINES, Story, rule_name
 from gangflow.xce.core import events as ev
 from tests.unit.cli.events import PLAN, changed, claim, eligible, exited, moved, placed, views, waits
 
@@ -149,3 +149,23 @@ def test_a_type_of_a_newer_xce_is_passed_over() -> None:
     (record,) = views([ev.CoordinatorStarted("g1", 1)])
     newer: Any = record.model_copy(update={"type": "GroupTeleported"})
     assert Story("g1").feed(newer) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "named"),
+    [(-1, "no rule"), (0, "rule 1 of rollout"), (1, "rule 1"), (2, "the default rule of actor")],
+)
+def test_rules_are_named_as_their_user_counts_them(rule: int, named: str) -> None:
+    document = {
+        "members": {"actor": {"job": {"command": ["train"]}}, "rollout": {"replica_set": {"on_failure": [{}]}}},
+        "failure": [{}],
+    }
+    assert rule_name(document, "actor", rule) == named
+    assert rule_name({}, "actor", 2) == "the default rule of actor"
+
+
+def test_a_warning_is_told_once_all_its_tasks_have_it() -> None:
+    story = Story("g1")
+    told = [line for record in views([ev.SlotWarned("g1", "actor", 0, 1, (1,)), ev.SlotWarned("g1", "actor", 0, 1)])
+            for line in story.feed(record)]  # fmt: skip
+    assert told == ["actor[0] #1 was warned: its runtime limit is near"]
