@@ -19,7 +19,8 @@ from gangflow.specs.claims import StandaloneClaim
 from gangflow.specs.cluster import ClusterSpec
 from gangflow.specs.faults import Fault, Loc, fault_error, loc_of
 from gangflow.specs.group import CoStartGroup
-from gangflow.specs.problems import spec_error
+from gangflow.specs.partly import more_faults
+from gangflow.specs.problems import faults_of
 
 M = TypeVar("M", bound=BaseModel)
 MAX_BYTES = 4 * 1024 * 1024
@@ -79,7 +80,10 @@ def validate(model: type[M], data: object, line: Callable[[Loc], int] | None = N
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise spec_error(error, model, line) from None
+        faults = faults_of(error, model)
+        if issubclass(model, CoStartGroup):
+            faults += more_faults(data, faults)
+        raise fault_error(faults, line) from None
     except RecursionError:
         raise fault_error([Fault((), "…", "less nesting")]) from None
 

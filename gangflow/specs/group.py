@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, ValidationInfo, model_serializer, model_validator
 
 from gangflow.specs.base import MAX_NAME, Name, Owner, Spec, Text, Variable, Whole, check, later
 from gangflow.specs.claim_order import claim_faults
@@ -16,11 +16,13 @@ from gangflow.specs.coordinator import RLCoordinator
 from gangflow.specs.failure import Backoff, FailureRule
 from gangflow.specs.faults import MISSING, Fault, fault_error
 from gangflow.specs.group_checks import coordinator_faults, member_faults, ratio_faults, rule_faults
-from gangflow.specs.member import AnyMember, Job, Pack, ReplicaSet, _claim_faults
+from gangflow.specs.member import UNCHECKED, AnyMember, Job, Pack, ReplicaSet, _claim_faults
 from gangflow.specs.quantity import Duration
 from gangflow.specs.scale import Ratios, Scale
 
 MAX_MEMBERS = 1_000
+FORMS = ("members", "job", "replica_set")
+"""A group has one of these."""
 MAIN = "main"
 """The member of a plain job."""
 _ID = re.compile(r"g[0-9]+")
@@ -160,28 +162,17 @@ class CoStartGroup(Spec):
         return [replace(f, loc=f.loc[2:]) if f.loc[:2] == ("members", MAIN) else f for f in faults]
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        forms = [key for key in ("members", "job", "replica_set") if getattr(self, key)]
+    def _consistent(self, info: ValidationInfo) -> Self:
+        if (info.context or {}).get(UNCHECKED):
+            return self
+        forms = [key for key in FORMS if getattr(self, key)]
         if self.plain and self.members == {MAIN: self.job or self.replica_set}:
             forms.remove("members")  # `CoStartGroup(**dict(group))`
-        if not forms:
-            check([Fault(("members",), MISSING, "a value: it is required, or a plain `job` or `replica_set` instead")])
-        if len(forms) > 1:
-            check([Fault((key,), "…", f"no `{key}` beside `{forms[0]}`: a plain one has no members") for key in forms[1:]])
+        check(form_faults(forms))
         if self.plain:
             # Everything behind the specs knows members only. Not through the fields that were set: `members` was not.
             self.__dict__["members"] = {MAIN: self.job or self.replica_set}
-        faults = [
-            *_claim_faults(self.claims),
-            *claim_faults(self),
-            *member_faults(self),
-            *rule_faults(self),
-            *coordinator_faults(self),
-            *ratio_faults(self),
-        ]
-        if _ID.fullmatch(self.name):
-            faults.append(Fault(("name",), self.name, "a name that is none of XCE's ids (g1, g2, …): calls take either"))
-        check(self.told(faults))
+        check(self.told(fault for each in CHECKS for fault in each(self)))
         return self
 
     @model_serializer(mode="wrap")
@@ -191,6 +182,30 @@ class CoStartGroup(Spec):
             # A changed copy (`model_copy`) has its member in `members`.
             fields.update(fields.pop("members", {}).get(MAIN, {}))
         return fields
+
+
+def form_faults(forms: Sequence[str]) -> list[Fault]:
+    """It has members, or is a plain job or replica set: `forms` are those of these keys that are given."""
+    if not forms:
+        return [Fault(("members",), MISSING, "a value: it is required, or a plain `job` or `replica_set` instead")]
+    return [Fault((key,), "…", f"no `{key}` beside `{forms[0]}`: a plain one has no members") for key in forms[1:]]
+
+
+def _id_faults(group: CoStartGroup) -> list[Fault]:
+    expected = "a name that is none of XCE's ids (g1, g2, …): calls take either"
+    return [Fault(("name",), group.name, expected)] if _ID.fullmatch(group.name) else []
+
+
+CHECKS: tuple[Callable[[CoStartGroup], Iterable[Fault]], ...] = (
+    lambda group: _claim_faults(group.claims),
+    claim_faults,
+    member_faults,
+    rule_faults,
+    coordinator_faults,
+    ratio_faults,
+    _id_faults,
+)
+"""What must agree in a group, each told by itself, also where others cannot be asked (`partly`). A plain one has `members` here."""
 
 
 def grouped(what: CoStartGroup | Job | ReplicaSet, name: str = "") -> CoStartGroup:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
 from gangflow.specs.base import Flag, Name, Owner, Spec, Text, Variable, Whole, Word, check, tag_of, unwrap, wrap, wrong
 from gangflow.specs.claims import Claim
@@ -86,6 +86,8 @@ ELSEWHERE = {
     "priority": "beside `members`, as a key of the group",
     "exclude_host_after": "into the group's `recovery`",
 }
+UNCHECKED = "unchecked"
+"""In the context of a validation: of fields only, as some were left out (`partly`)."""
 READY_TIMEOUT_MS = 600_000
 GRACE_MS = 10_000
 """What holds where neither the member nor its profile says anything."""
@@ -142,14 +144,23 @@ class Member(Spec):
     claims: tuple[Claim, ...] = ()
     """Made for each slot."""
 
+    @classmethod
+    def checks(cls) -> tuple[Callable[[Any], Iterable[Fault]], ...]:
+        """What must go together in it: each is told by itself, also where others cannot be asked (`partly`)."""
+        return (
+            _port_faults,
+            probe_faults,
+            lambda member: _claim_faults(member.claims),
+            _resource_faults,
+            _program_faults,
+            lambda member: limit_faults(member) if member.profile is None else [],
+            lambda member: container_faults(member) if member.profile is None else [],
+        )
+
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        faults = [*_port_faults(self), *_claim_faults(self.claims), *_resource_faults(self)]
-        if not self.command[0]:
-            faults.append(Fault(("command", 0), "", "a program"))
-        if self.profile is None:
-            faults += [*limit_faults(self), *container_faults(self)]
-        check(faults)
+    def _consistent(self, info: ValidationInfo) -> Self:
+        if not (info.context or {}).get(UNCHECKED):
+            check([fault for each in self.checks() for fault in each(self)])
         return self
 
 
@@ -194,17 +205,10 @@ class ReplicaSet(Member):
         """`max_replicas`, or what it defaults to."""
         return max(self.replicas, 1) if self.max_replicas is None else self.max_replicas
 
-    @model_validator(mode="after")
-    def _bounds(self) -> Self:
-        faults = []
-        if self.primary:
-            faults.append(Fault(("primary",), True, "false: a replica set does not end by itself, so it is never primary"))
-        if self.least > self.replicas:
-            faults.append(Fault(("min_replicas",), self.min_replicas, f"at most `replicas`, {self.replicas}"))
-        if self.most < self.replicas:
-            faults.append(Fault(("max_replicas",), self.max_replicas, f"at least `replicas`, {self.replicas}"))
-        check(faults)
-        return self
+    @classmethod
+    def checks(cls) -> tuple[Callable[[Any], Iterable[Fault]], ...]:
+        """As of any member, and its bounds."""
+        return (*super().checks(), _never_primary, _least_faults, _most_faults)
 
 
 AnyMember = Annotated[
@@ -215,13 +219,33 @@ AnyMember = Annotated[
 """A member of either kind; a document writes `{job: {…}}` or `{replica_set: {…}}`."""
 
 
+def _program_faults(member: Member) -> list[Fault]:
+    return [] if member.command[0] else [Fault(("command", 0), "", "a program")]
+
+
+def _never_primary(member: ReplicaSet) -> list[Fault]:
+    expected = "false: a replica set does not end by itself, so it is never primary"
+    return [Fault(("primary",), True, expected)] if member.primary else []
+
+
+def _least_faults(member: ReplicaSet) -> list[Fault]:
+    if member.least <= member.replicas:
+        return []
+    return [Fault(("min_replicas",), member.min_replicas, f"at most `replicas`, {member.replicas}")]
+
+
+def _most_faults(member: ReplicaSet) -> list[Fault]:
+    if member.most >= member.replicas:
+        return []
+    return [Fault(("max_replicas",), member.max_replicas, f"at least `replicas`, {member.replicas}")]
+
+
 def _port_faults(member: Member) -> list[Fault]:
-    faults = [
+    return [
         Fault(("ports", index), port, "a port of another name: this one is taken")
         for index, port in enumerate(member.ports)
         if port in member.ports[:index]
     ]
-    return [*faults, *probe_faults(member)]
 
 
 def probe_faults(member: Member) -> list[Fault]:

@@ -12,17 +12,22 @@ from gangflow.specs.faults import MISSING, Fault, Found, Loc, fault_error, liste
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
-__all__ = ["Fault", "spec_error", "type_at"]
+__all__ = ["Fault", "faults_of", "spec_error", "type_at"]
 
 
 def spec_error(error: ValidationError, model: type[BaseModel], line: Callable[[Loc], int] | None = None) -> SpecError:
     """pydantic's error as a SpecError. All problems are told at once."""
+    return fault_error(faults_of(error, model), line)
+
+
+def faults_of(error: ValidationError, model: type[BaseModel]) -> list[Fault]:
+    """pydantic's error as faults, each once."""
     faults: list[Fault] = []
     for item in error.errors(include_url=False):
         for fault in _faults(dict(item), model):
             if fault not in faults:
                 faults.append(fault)
-    return fault_error(faults, line)
+    return faults
 
 
 def _faults(item: dict[str, Any], model: type[BaseModel]) -> list[Fault]:
