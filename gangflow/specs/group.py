@@ -205,7 +205,7 @@ CHECKS: tuple[Callable[[CoStartGroup], Iterable[Fault]], ...] = (
     ratio_faults,
     _id_faults,
 )
-"""What must agree in a group, each told by itself, also where others cannot be asked (`partly`). A plain one has `members` here."""
+"""What must agree in a group (a plain one has `members` here): each is told by itself, also where others cannot be asked."""
 
 
 def grouped(what: CoStartGroup | Job | ReplicaSet, name: str = "") -> CoStartGroup:
