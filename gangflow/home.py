@@ -1,11 +1,14 @@
 """Where a gangflow cluster lives on disk: one folder with its journal, token, address, logs and traces.
 
 A cluster that is kept (`gangflow up`) has its home at `$GANGFLOW_HOME` or `~/.gangflow/default`; each run that starts a cluster
-of its own gets a folder below `~/.gangflow/runs`. That is how `status`, `attach` and `down` find what was left running.
+of its own gets a folder below `~/.gangflow/runs`; what `gangflow up --home` makes elsewhere is noted in `~/.gangflow/homes`. That
+is how `status`, `attach` and `down --all` find what was left running.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
 import re
@@ -115,10 +118,31 @@ def new_home(name: str) -> Home:
     return Home(path)
 
 
+def remember(home: Home) -> None:
+    """Note a home that is elsewhere, so that `homes` finds it, whatever the environment says then."""
+    path = home.path.expanduser().resolve()
+    notes = root() / "homes"
+    notes.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # One file each: two that start at the same time cannot lose each other's.
+    (notes / hashlib.sha256(os.fsencode(path)).hexdigest()[:16]).write_text(f"{path}\n")
+
+
+def _remembered() -> list[Path]:
+    found = []
+    for note in sorted((root() / "homes").glob("*")):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            found.append(Path(note.read_text().rstrip("\n")))
+    return found
+
+
 def homes() -> Iterator[Home]:
-    """Every home of this user in which a cluster has started: the kept one, then those in a Ray cluster that was joined, then
+    """Every home of this user in which a cluster has started: the kept ones, then those in a Ray cluster that was joined, then
     the newest runs."""
-    candidates = [default_home().path, *sorted(root().glob("ray-*/")), *sorted((root() / "runs").glob("*"), reverse=True)]
+    runs = sorted((root() / "runs").glob("*"), reverse=True)
+    candidates = [default_home().path, root() / "default", *_remembered(), *sorted(root().glob("ray-*/")), *runs]
+    seen: set[Path] = set()
     for path in candidates:
-        if Home(path).used:
+        place = path.expanduser().resolve()
+        if place not in seen and Home(path).used:
+            seen.add(place)
             yield Home(path)

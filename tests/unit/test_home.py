@@ -11,9 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from gangflow.cli.keeping import take_down
 from gangflow.errors import Unreachable
-from gangflow.home import Home, default_home, homes, new_home, root
+from gangflow.home import Home, default_home, homes, new_home, remember, root
 
 
 @pytest.fixture(autouse=True)
@@ -101,3 +103,25 @@ def test_an_agent_that_was_not_ended_in_order_is_left_behind() -> None:
     assert not home.left_behind
     (home.path / "nodes/local/agent.sock").touch()
     assert home.left_behind
+
+
+def test_a_home_elsewhere_is_found_once_it_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    (place / "controller.json").write_text("{}")
+    assert place not in [home.path for home in homes()]
+    remember(Home(place))
+    remember(Home(place))
+    assert [home.path for home in homes()].count(place) == 1
+    monkeypatch.setenv("GANGFLOW_HOME", str(place))
+    assert [home.path for home in homes()].count(place) == 1
+    (place / "controller.json").unlink()
+    assert place not in [home.path for home in homes()]
+
+
+def test_down_says_that_nothing_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "controller.json").write_text("{}")
+    take_down(Console(width=200), tmp_path, every=False)
+    assert "nothing runs in" in capsys.readouterr().out
+    take_down(Console(width=200), None, every=True)
+    assert "no cluster of this user runs" in capsys.readouterr().out
