@@ -222,7 +222,12 @@ def _host_operated(stamp: Stamp, data: Data) -> Event:
     )
 
 
-READERS: Mapping[str, Callable[[Stamp, Data], Event]] = {
+def _slot_warned(stamp: Stamp, data: Data) -> Event | None:
+    # While tasks are left it is owed only: as `TaskSuperseded`, that is book-keeping.
+    return None if data.get("left") else slots.SlotWarned(**stamp, **_slot(data))
+
+
+READERS: Mapping[str, Callable[[Stamp, Data], Event | None]] = {
     "TermStarted": lambda stamp, data: cluster.ControllerStarted(**stamp, cluster_id=data["cluster_id"], term=data["term"]),
     "HostRegistered": _host_registered,
     "HostChanged": _host_changed,
@@ -249,10 +254,10 @@ READERS: Mapping[str, Callable[[Stamp, Data], Event]] = {
     "SlotPlaced": _slot_placed,
     "SlotChanged": _slot_changed,
     "SlotHeld": lambda stamp, data: slots.SlotHeld(**stamp, **_slot(data), hosts=_hosts(data)),
-    "SlotWarned": lambda stamp, data: slots.SlotWarned(**stamp, **_slot(data)),
+    "SlotWarned": _slot_warned,
     "SlotExited": _slot_exited,
     "TaskMoved": _task_moved,
     "ClaimChanged": _claim_changed,
     "ClaimForgotten": lambda stamp, data: slots.ClaimForgotten(**stamp, claim=data["claim"]),
 }
-"""The name of a record of the core → how it is read."""
+"""The name of a record of the core → how it is read; None: this one is left out on purpose."""

@@ -61,7 +61,7 @@ class SlotLost(SlotChanged):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotWarned(SlotEvent):
-    """It was told that its runtime limit is near."""
+    """It was told that its runtime limit is near, all of its tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

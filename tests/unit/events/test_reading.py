@@ -43,6 +43,9 @@ def test_whatever_the_core_says_is_read(name: str, data: st.DataObject) -> None:
     """Any value of the core's own type: a field that is renamed there, or a new shape, is seen here."""
     event = data.draw(st.from_type(EVENTS[name]))
     made = typed(event)
+    if isinstance(event, ev.SlotWarned) and event.left:
+        assert made is None, "it is only owed so far"
+        return
     assert made is not None
     assert not isinstance(made, events.Unknown), made
     assert (made.seq, made.at_ms, made.group) == (7, 1_000, group_of(event))
