@@ -1,8 +1,8 @@
 """Where a gangflow cluster lives on disk: one folder with its journal, token, address, logs and traces.
 
 A cluster that is kept (`gangflow up`) has its home at `$GANGFLOW_HOME` or `~/.gangflow/default`; each run that starts a cluster
-of its own gets a folder below `~/.gangflow/runs`; what `gangflow up --home` makes elsewhere is noted in `~/.gangflow/homes`. That
-is how `status`, `attach` and `down --all` find what was left running.
+of its own gets a folder below `~/.gangflow/runs`; what `gangflow up --home` makes elsewhere is noted in `~/.gangflow/homes`.
+That is how `status`, `attach` and `down --all` find what was left running.
 """
 
 from __future__ import annotations
