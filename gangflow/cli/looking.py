@@ -15,9 +15,9 @@ from gangflow.cli.story import Story
 from gangflow.cli.watching import rollout_of
 from gangflow.errors import GangflowError, NotFound, Problem, UsageError
 from gangflow.home import given_token, homes
-from gangflow.runs import attach
+from gangflow.runs import Run, attach
 from gangflow.xce.rest.client import Client
-from gangflow.xce.rest.schema import GroupView
+from gangflow.xce.rest.schema import GroupView, SlotView
 
 _SLOT = re.compile(r"([a-z][a-z0-9_-]*)(?:\[(\d+)\])?")
 
@@ -116,18 +116,35 @@ def show_log(group: str, slot: str, *, follow: bool, stream: str, incarnation: i
             raise
         sys.stdout.write(file.read_text(errors="replace"))
         return
+    view = run.status()
     try:
-        run.status().slot(member, index)
+        found = view.slot(member, index)
     except KeyError:
         raise NotFound(f"group {group!r} has no slot {member}[{index}]") from None
+    try:
+        _print_log(run, found, follow=follow, stream=stream, incarnation=incarnation, task=task)
+    except NotFound as error:
+        if found.state not in _NOT_STARTED or incarnation not in (0, found.incarnation):
+            raise
+        reason = found.reason or view.reason
+        why = f"{reason.code}: {reason.text}" if reason is not None else "the rest of its group" if found.hosts else "a place"
+        remedy = f"`gangflow status {view.name}` shows how far it is"
+        raise NotFound(f"{view.name}.{member}[{index}] has not started; it waits for {why}", remedy=remedy) from error
+
+
+_NOT_STARTED = frozenset({"PENDING", "PLACED", "PREPARED", "BACKOFF", "STARTING"})
+"""States of a slot in which there may be no log yet."""
+
+
+def _print_log(run: Run, slot: SlotView, *, follow: bool, stream: str, incarnation: int, task: int) -> None:
     if follow:
-        for piece in run.client.follow_log(run.id, member, index, incarnation, task, stream):
+        for piece in run.client.follow_log(run.id, slot.member, slot.index, incarnation, task, stream):
             sys.stdout.write(piece.text)
             sys.stdout.flush()
         return
     offset = 0
     while True:
-        piece = run.client.log(run.id, member, index, incarnation, task, stream, offset)
+        piece = run.client.log(run.id, slot.member, slot.index, incarnation, task, stream, offset)
         sys.stdout.write(piece.text)
         if piece.next_offset == offset or not piece.text:
             return

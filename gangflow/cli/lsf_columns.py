@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -181,6 +183,7 @@ _HOST: Fields[HostView] = {
     "ports": ("PORTS", lambda h: _used(h, "ports")),
 }
 HOSTS = Table("xcecli hosts", "HOSTS", _HOST, ("host_name", "status", "jl_u", "max", "njobs", "run", "ssusp", "ususp", "rsv"))
+HOSTS_WITH_GPUS = replace(HOSTS, default=(*HOSTS.default, "gpus"))
 
 _CLAIM: Fields[ClaimView] = {
     "claim": ("CLAIM", lambda c: c.id),
@@ -257,10 +260,14 @@ _EVENT: Fields[EventView] = {
     "time": ("TIME", lambda e: moment(e.at_ms)),
     "jobid": ("JOBID", lambda e: e.group),
     "event": ("EVENT", lambda e: e.type),
-    "what": ("WHAT", lambda e: record_words(e.data)),
+    "what": ("WHAT", lambda e: record_words(e.data, UNCUT)),
 }
 EVENTS = Table("xcecli events", "EVENTS", _EVENT, tuple(_EVENT))
 """For `-o`; as they come they are told one by one (`lsf_long.event_line`)."""
+
+
+UNCUT = 1_000_000
+"""Characters of a field that no record has."""
 
 
 def moment(ms: int) -> str:
@@ -284,13 +291,40 @@ def record_words(data: Mapping[str, Any], longest: int = 120) -> str:
         words.append(f"host={facts['name']} node={facts['node']}")
         told.add("facts")
     for name, value in data.items():
-        if name not in told and value not in ("", None, 0, False, [], {}, -1):
-            words.append(f"{name}={_short(value, longest)}")
+        if name not in told:
+            words += (f"{key}={_short(text, longest)}" for key, text in _words(name, value))
     return " ".join(words)
 
 
-def _short(value: object, longest: int) -> str:
-    text = str(value).replace("\n", "\\n")
+_NOTHING: tuple[object, ...] = ("", None, 0, False, [], {}, -1)
+
+
+def _words(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """A field as key=value words: what is inside an object each with its path (`exit.code=3`); what is empty is left out."""
+    if value in _NOTHING:
+        return
+    if isinstance(value, Mapping) and set(value) == {"member", "index"}:
+        yield name, slot_name(str(value["member"]), int(value["index"]))
+    elif isinstance(value, Mapping):
+        for inner, one in value.items():
+            yield from _words(f"{name}.{inner}", one)
+    elif isinstance(value, list | tuple):
+        if any(isinstance(one, Mapping | list | tuple) for one in value):
+            for index, one in enumerate(value):
+                yield from _words(f"{name}[{index}]", one)
+        else:
+            yield name, ",".join(_plain(one) for one in value)
+    else:
+        yield name, _plain(value)
+
+
+def _plain(value: object) -> str:
+    """One word: as JSON where it is none."""
+    text = "yes" if value is True else str(value)
+    return json.dumps(text, ensure_ascii=False) if re.search(r'[\s"]', text) else text
+
+
+def _short(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 

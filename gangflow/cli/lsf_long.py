@@ -151,7 +151,8 @@ def change_lines(change: ChangeView) -> Iterator[str]:
 def claim_lines(claim: ClaimView) -> Iterator[str]:
     """A claim."""
     made_for = "standalone" if claim.standalone else f"of {slot_name(claim.member, claim.index) or 'the group'}"
-    text = f" Claim <{claim.name}> {made_for}, Provider <{claim.provider}>, State <{claim.state}>, attempt {claim.attempt}"
+    known = f"<{claim.id}>" if claim.id == claim.name else f"<{claim.id}>, Name <{claim.name}>,"
+    text = f" Claim {known} {made_for}, Provider <{claim.provider}>, State <{claim.state}>, attempt {claim.attempt}"
     if claim.owner and claim.standalone:
         text += f", User <{claim.owner}>"
     yield text + (", retained" if claim.retain else "") + (f", {claim.access}" if claim.access else "")

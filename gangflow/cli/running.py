@@ -42,10 +42,15 @@ def open_cluster(
     """Join the cluster at `address`, or start one of the run's own."""
     say = speaker(console)
     slots = sum(member.replicas if isinstance(member, ReplicaSet) else 1 for member in source.group.members.values())
-    say(f"group {source.group.name!r}: {len(source.group.members)} members, {slots} slots")
+    members = len(source.group.members)
+    say(f"group {source.group.name!r}: {_many(members, 'member')}, {_many(slots, 'slot')}")
     if address:
         return clusters.join_cluster(address, say=say)
     return clusters.own_cluster(source.group.name, described, runtime=runtime, dashboard=dashboard, say=say)
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def run_group(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
 from gangflow.errors import GangflowError
 
@@ -28,6 +29,19 @@ app = typer.Typer(
     rich_markup_mode=None,  # rollout[2] is no markup
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+class Listing(TyperCommand):
+    """A command that lists something: its help names the columns that there are."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """The names for `-o`, which are read only when help is asked for."""
+        from gangflow.cli import lsf_columns
+
+        table: Table[Any] = getattr(lsf_columns, str(ctx.command.name).upper())
+        with formatter.section("FIELDS"):
+            formatter.write_text(", ".join(table.fields))
+
 
 Columns = Annotated[
     str, typer.Option("-o", metavar="FIELDS", help="Columns: names, each with a :width if wanted; delimiter=c.")
@@ -104,7 +118,8 @@ def show(
         print(table.document(views, layout))
     elif not views:
         # As LSF does: nothing to list is said where it is in nobody's way.
-        print(f"No {table.command.split()[1]} found", file=sys.stderr)
+        what = table.command.split()[1]
+        print("No group waits" if what == "queue" else f"No {what} found", file=sys.stderr)
     elif long is not None:
         paragraphs(long(view) for view in views)
     else:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gangflow.cli import xce_app
-from gangflow.cli.xce_app import Columns, Json, Long, NoHeader, Wide, app, every, groups_named, show
+from gangflow.cli.xce_app import Columns, Json, Listing, Long, NoHeader, Wide, app, every, groups_named, show
 
 if TYPE_CHECKING:
     from gangflow.xce.rest.client import Client
-    from gangflow.xce.rest.schema import ClaimView
+    from gangflow.xce.rest.schema import ChangeView, ClaimView, GroupView
 
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAMES]...", help="By id or name; all live ones if none is named.")]
 Ended = Annotated[bool, typer.Option("-a", help="Ended ones too.")]
 
 
-@app.command()
+@app.command(cls=Listing)
 def groups(
     context: typer.Context,
     names: Names = None,
@@ -41,7 +41,7 @@ def groups(
     show(GROUPS, found, columns, as_json, noheader, wide=wide, long=(lambda g: group_lines(g, width)) if long else None)
 
 
-@app.command()
+@app.command(cls=Listing)
 def jobs(
     context: typer.Context,
     names: Names = None,
@@ -65,7 +65,7 @@ def jobs(
     show(JOBS, found, columns, as_json, noheader, wide=wide, long=(lambda g: group_lines(g, width)) if long else None)
 
 
-@app.command()
+@app.command(cls=Listing)
 def members(
     context: typer.Context,
     names: Names = None,
@@ -103,7 +103,7 @@ def members(
     )
 
 
-@app.command()
+@app.command(cls=Listing)
 def slots(
     context: typer.Context,
     names: Names = None,
@@ -130,7 +130,7 @@ def slots(
     show(SLOTS, found, columns, as_json, noheader, wide=wide, long=(lambda row: slot_lines(row[0], row[1])) if long else None)
 
 
-@app.command()
+@app.command(cls=Listing)
 def hosts(
     context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(help="Hosts; all if none is named.")] = None,
@@ -141,37 +141,39 @@ def hosts(
     wide: Wide = False,
 ) -> None:
     """Hosts, as `bhosts` lists them."""
-    from gangflow.cli.lsf_columns import HOSTS
+    from gangflow.cli.lsf_columns import HOSTS, HOSTS_WITH_GPUS
     from gangflow.cli.lsf_long import host_lines
-    from gangflow.errors import NotFound
+    from gangflow.cli.names import hosts_named
 
     with xce_app.client(context) as xce:
         known = every(lambda cursor: xce.hosts(cursor=cursor), "hosts")
-    missing = [name for name in names or () if name not in {host.name for host in known}]
-    if missing:
-        raise NotFound(f"no host {', '.join(missing)}")
-    found = [host for host in known if not names or host.name in names]
-    show(HOSTS, found, columns, as_json, noheader, wide=wide, long=host_lines if long else None)
+    wanted = {host for name in names or ["all"] for host in hosts_named(name, [host.name for host in known])}
+    found = [host for host in known if host.name in wanted]
+    # A cluster of GPUs is looked at for them.
+    table = HOSTS_WITH_GPUS if any(host.counters.get("gpus") for host in known) else HOSTS
+    show(table, found, columns, as_json, noheader, wide=wide, long=host_lines if long else None)
 
 
-@app.command()
+@app.command(cls=Listing)
 def claims(
     context: typer.Context,
     names: Annotated[
         list[str] | None, typer.Argument(help="Groups whose claims, or claims by id; all if none is named.")
     ] = None,
+    gone: Annotated[bool, typer.Option("-a", help="Those that are GONE, too.")] = False,
     columns: Columns = "",
     as_json: Json = False,
     noheader: NoHeader = False,
     long: Long = False,
     wide: Wide = False,
 ) -> None:
-    """Claims of groups and standalone ones."""
+    """Claims of groups and standalone ones. Those that are GONE: with -a, or by id."""
     from gangflow.cli.lsf_columns import CLAIMS
     from gangflow.cli.lsf_long import claim_lines
 
     with xce_app.client(context) as xce:
         found = [claim for name in names for claim in _claims(xce, name)] if names else _claims(xce, "")
+    found = [claim for claim in found if gone or claim.state != "GONE" or claim.id in (names or ())]
     show(CLAIMS, found, columns, as_json, noheader, wide=wide, long=claim_lines if long else None)
 
 
@@ -186,7 +188,7 @@ def _claims(xce: Client, name: str) -> list[ClaimView]:
     return every(lambda cursor: xce.claims(name, cursor=cursor), "claims")
 
 
-@app.command()
+@app.command(cls=Listing)
 def queue(
     context: typer.Context,
     columns: Columns = "",
@@ -204,7 +206,7 @@ def queue(
     show(QUEUE, found, columns, as_json, noheader, wide=wide, long=queue_lines if long else None)
 
 
-@app.command()
+@app.command(cls=Listing)
 def changes(
     context: typer.Context,
     names: Names = None,
@@ -221,10 +223,14 @@ def changes(
 
     with xce_app.client(context) as xce:
         found = [(group, change) for group in groups_named(xce, names, ended) for change in group.changes]
-    show(CHANGES, found, columns, as_json, noheader, wide=wide, long=(lambda row: change_lines(row[1])) if long else None)
+
+    def told(row: tuple[GroupView, ChangeView]) -> list[str]:
+        return [f"Job <{row[0].id}>, Job Name <{row[0].name}>", *change_lines(row[1])]
+
+    show(CHANGES, found, columns, as_json, noheader, wide=wide, long=told if long else None)
 
 
-@app.command()
+@app.command(cls=Listing)
 def owners(
     context: typer.Context,
     columns: Columns = "",
@@ -278,7 +284,7 @@ def why(
     print("\n".join(view.lines))
 
 
-@app.command()
+@app.command(cls=Listing)
 def events(
     context: typer.Context,
     group: Annotated[str, typer.Argument(help="Of one group, by id or name.")] = "",
@@ -287,14 +293,15 @@ def events(
     columns: Columns = "",
     as_json: Json = False,
     noheader: NoHeader = False,
-    long: Annotated[bool, typer.Option("-l", help="Nothing is cut.")] = False,
+    long: Annotated[bool, typer.Option("-l", help="Nothing is cut; nor is it where it is not printed to a terminal.")] = False,
 ) -> None:
     """The journal's durable records; with -f, as they come (Ctrl-C ends it)."""
-    from gangflow.cli.lsf_columns import EVENTS
+    from gangflow.cli.lsf_columns import EVENTS, UNCUT
     from gangflow.cli.lsf_long import EVENT_HEADER, event_line
     from gangflow.cli.names import parse
 
     layout = EVENTS.choose(columns)
+    longest = 120 if xce_app.terminal_width() and not long else UNCUT
     named = parse(group) if group else None
     with xce_app.client(context) as xce:
         now = xce.healthz()
@@ -311,7 +318,7 @@ def events(
                 elif columns:
                     print(EVENTS.text([event], layout, header=False), flush=True)
                 else:
-                    print(event_line(event, 1_000_000 if long else 120), flush=True)
+                    print(event_line(event, longest), flush=True)
 
 
 def _of(data: dict[str, object], member: str, index: int) -> bool:

@@ -7,7 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from gangflow.cli.lsf_columns import CLAIMS, GROUPS, HOSTS, MEMBERS, QUEUE, SLOTS, hosts_text, members_of, slots_of
+from gangflow.cli.lsf_columns import (
+    CLAIMS,
+    GROUPS,
+    HOSTS,
+    MEMBERS,
+    QUEUE,
+    SLOTS,
+    hosts_text,
+    members_of,
+    record_words,
+    slots_of,
+)
 from gangflow.cli.lsf_long import event_line, group_lines, host_lines
 from gangflow.cli.lsf_table import Layout
 from gangflow.errors import SpecError
@@ -120,7 +131,8 @@ def test_the_long_form_tells_the_end_and_the_last_words() -> None:
     text = "\n".join(group_lines(dead()))
     for wanted in (
         "Job <g1>, Job Name <grpo>", "State <FAILED>", "app_exit: actor[0] ended with 3;", "Tolerated exits: rollout[1];",
-        "Excluded hosts: h7;", "Last lines of stderr of actor[0], incarnation 1:", "   boom", "Claim <ckpt> of the group",
+        "Excluded hosts: h7;", "Last lines of stderr of actor[0], incarnation 1:", "   boom",
+        "Claim <c1>, Name <ckpt>, of the group",
     ):  # fmt: skip
         assert wanted in text
 
@@ -140,7 +152,13 @@ def test_an_event_is_one_line() -> None:
     line = event_line(view)
     assert line.split()[0] == "7"
     assert ".500" in line
-    assert "rollout[1] incarnation=3 before=STARTING state=READY message=up\\nnow" in line
+    assert 'rollout[1] incarnation=3 before=STARTING state=READY message="up\\nnow"' in line
     moved = event_view(8, 1_500, TaskMoved(TaskKey("g1", 1, "actor", 0, 2, 0), "h0", TaskPhase.READY, pid=77))
     assert moved is not None
     assert "actor[0]/0 incarnation 2 host=h0 phase=ready pid=77" in event_line(moved)
+
+
+def test_a_records_fields_are_words_whatever_is_in_them() -> None:
+    data = {"group": "g1", "exit": {"code": 3, "message": "no file", "signal": None}, "ups": [{"member": "x", "index": 0}],
+            "hosts": ["h0", "h1"], "out": True}  # fmt: skip
+    assert record_words(data) == 'exit.code=3 exit.message="no file" ups[0]=x[0] hosts=h0,h1 out=yes'

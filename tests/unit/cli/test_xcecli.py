@@ -273,7 +273,7 @@ def test_claims_of_groups_and_on_their_own(run: Run) -> None:
     assert "No claims found" in run("claims", "g2")
     assert run("claims", "-noheader", "-o", "claim owner", "data").split() == ["data", "ada"]
     text = run("claims", "-l")
-    assert "Claim <ckpt> of the group" in text
+    assert "Claim <c1>, Name <ckpt>, of the group" in text
     assert "Claim <data> standalone" in text
     assert "no group 'nothing'" in run("claims", "nothing", raises=NotFound)
 
@@ -485,7 +485,7 @@ def test_errors_are_one_message_and_an_exit_code(client: FakeClient, monkeypatch
     with pytest.raises(SystemExit) as end:
         xcecli.main()
     assert end.value.code == 10
-    assert capsys.readouterr().err.startswith("no host h9\n→ ")
+    assert capsys.readouterr().err.startswith("no host 'h9'\n→ ")
 
 
 def test_xcecli_starts_without_the_servers_libraries() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from gangflow.cli import xcecli
+from gangflow.cli import lsf_columns, xcecli
+from gangflow.xce.rest.schema import ClaimList
 from tests.unit.cli.test_xcecli import FakeClient, Run, client_fixture, run_fixture  # noqa: F401 - fixtures
 
 
@@ -39,3 +40,25 @@ def test_hosts_are_named_in_ranges_and_all_at_once(run: Run, client: FakeClient)
     assert "Open <h[>" in run("open", "h0", "h[", exit_code=2)
     assert "Claim <gone>" in run("claim", "delete", "data", "gone", exit_code=10)
     assert client.done == []
+
+
+@pytest.mark.parametrize(
+    "command", ["groups", "jobs", "members", "slots", "hosts", "claims", "queue", "changes", "owners", "events"]
+)
+def test_help_names_the_fields(run: Run, command: str) -> None:
+    table = getattr(lsf_columns, command.upper())
+    words = run(command, "--help").replace(",", " ").split()
+    assert set(table.fields) <= set(words)
+
+
+def test_claims_that_are_gone_are_shown_when_they_are_asked_for(
+    run: Run, client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = client.claim("data").model_copy(update={"id": "old", "state": "GONE"})
+    monkeypatch.setattr(client, "claims", lambda group, cursor: ClaimList(seq=9, claims=(gone,)))
+    assert "No claims found" in run("claims")
+    assert "old" in run("claims", "-a")
+
+
+def test_changes_name_their_group(run: Run) -> None:
+    assert run("changes", "-l").startswith("Job <g1>, Job Name <grpo>")
