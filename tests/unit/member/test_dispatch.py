@@ -174,7 +174,7 @@ def test_age_within_the_limit_is_usable() -> None:
 
 @given(st.data())
 def test_no_history_commits_twice_or_loses_silently(data: st.DataObject) -> None:
-    """Property 27 (I13): each prompt is committed once or skipped with its reason, whatever fails; a failure is never an empty group."""
+    """Property 27 (I13): each prompt is committed once or skipped with its reason; a failure is never an empty group."""
     dispatch = made(prompts=6, chunk=data.draw(st.integers(1, 6)), skip_budget=6)
     pending: list[Flight] = []
     past: list[Flight] = []

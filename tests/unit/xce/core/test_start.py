@@ -223,9 +223,7 @@ def test_start_timeout_names_the_slot_the_address_and_the_error() -> None:
     group = stage.group()
     assert group.state is G.STOPPING
     assert group.cause == "not_ready"
-    assert (
-        f"rollout[1] not ready after 30s: tried http://10.0.0.0:{slot.tasks[0].ports[0][1]}/health on h0" in group.message
-    )
+    assert f"rollout[1] not ready after 30s: tried http://10.0.0.0:{slot.tasks[0].ports[0][1]}/health on h0" in group.message
     assert "connection refused" in group.message
     stage.gone()
     assert stage.group().state is G.FAILED
