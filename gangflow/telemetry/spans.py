@@ -1,7 +1,7 @@
 """From events to spans, purely: the same events give the same spans, ids included, so a restarted controller repeats nothing.
 
-A group is one trace. Below its root: `queued`, `barrier` and `starting` for each try, `claim …`, `running` and `degraded`, and
-one span for each incarnation of each slot, linked to the incarnation that it replaces. Members add their own (a step and what
+A group is one trace. Below its root: `queued`, `barrier` and `starting` for each try, `claim …`, `running`, `degraded` and
+`suspended`, `change c1` for each change of targets, and one span for each incarnation of each slot, linked to the incarnation that it replaces. Members add their own (a step and what
 is inside it), whose parent is their incarnation's span, since that is what their `TRACEPARENT` names.
 """
 
@@ -13,6 +13,7 @@ from hashlib import sha256
 
 from gangflow.xce.core.events import (
     BarrierReleased,
+    ChangeMoved,
     ClaimChanged,
     Event,
     GroupChanged,
@@ -25,7 +26,7 @@ from gangflow.xce.core.events import (
     TermStarted,
     TryVoided,
 )
-from gangflow.xce.core.state import ClaimState, GroupState, SlotState, TaskKey
+from gangflow.xce.core.state import ChangeState, ClaimState, GroupState, SlotState, TaskKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,13 @@ def _incarnation_id(cluster_id: str, task: TaskKey) -> str:
     return span_id(cluster_id, task.group, f"{task.member}[{task.index}]#{task.incarnation}")
 
 
-_PHASES = {GroupState.RUNNING: "running", GroupState.DEGRADED: "degraded", GroupState.RESTARTING: "restarting"}
+_PHASES = {
+    GroupState.RUNNING: "running",
+    GroupState.DEGRADED: "degraded",
+    GroupState.RESTARTING: "restarting",
+    GroupState.SUSPENDING: "suspending",
+    GroupState.SUSPENDED: "suspended",
+}
 _BEGUN = frozenset({SlotState.STARTING})
 
 
@@ -107,8 +114,10 @@ class SpanBook:
                 self._incarnation(event, now_ms)
             case SlotExited():
                 return self._exited(event, now_ms)
-            case ClaimChanged():
+            case ClaimChanged() if event.claim.group:
                 return self._claim(event, now_ms)
+            case ChangeMoved():
+                return self._change(event, now_ms)
             case ReasonNoted() if event.reason is not None and not event.member:
                 self._note(event.group, "queued", "gangflow.reason", f"{event.reason.code}: {event.reason.text}")
             case _:
@@ -215,6 +224,16 @@ class SpanBook:
         if claim.state in {ClaimState.READY, ClaimState.FAILED, ClaimState.GONE}:
             return self._end(claim.group, what, now_ms, failed=claim.state is ClaimState.FAILED, message=claim.message)
         return []
+
+    def _change(self, event: ChangeMoved, now_ms: int) -> list[Span]:
+        change = event.change
+        what = f"change {change.id}"
+        if (event.group, what) not in self.open and not change.state.over:
+            targets = ", ".join(f"{member}={count}" for member, count in change.targets)
+            self._begin(event.group, what, what, now_ms, **{"gangflow.targets": targets})
+        if not change.state.over:
+            return []
+        return self._end(event.group, what, now_ms, failed=change.state is ChangeState.FAILED, message=change.message)
 
 
 def fold(events: Iterable[tuple[Event, int]]) -> tuple[list[Span], SpanBook]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
 from gangflow.telemetry.spans import Span, SpanBook, fold, span_id, trace_id, traceparent
 from gangflow.xce.core import events as ev
-from gangflow.xce.core.state import GroupState, TaskKey
+from gangflow.xce.core.plan import ClaimPlan
+from gangflow.xce.core.state import Change, ChangeState, Claim, ClaimState, GroupState, TaskKey
 from tests.unit.telemetry.history import HISTORY
 
 
@@ -41,6 +43,31 @@ def test_a_life_in_spans() -> None:
     }
     assert book.of("g1") == [], "nothing stays open"
     assert not book.open
+
+
+def test_a_change_of_targets_and_a_suspension_are_spans() -> None:
+    accepted = Change("c1", ChangeState.ACCEPTED, (("actor", 1), ("rollout", 2)))
+    moved = [(ChangeState.ACCEPTED, 6_000), (ChangeState.PLACING, 6_000), (ChangeState.FAILED, 6_900)]
+    standalone = Claim("data", "", ClaimPlan("data"), ClaimState.PROVISIONING, attempt=1)
+    history: list[tuple[ev.Event, int]] = [
+        *HISTORY[:14],
+        *((ev.ChangeMoved("g1", replace(accepted, state=state, message="no room")), at) for state, at in moved),
+        (ev.ClaimChanged(standalone), 6_950),
+        (ev.GroupChanged("g1", GroupState.RUNNING, GroupState.SUSPENDING), 7_000),
+        (ev.GroupChanged("g1", GroupState.SUSPENDING, GroupState.SUSPENDED), 7_500),
+        (ev.GroupChanged("g1", GroupState.SUSPENDED, GroupState.PENDING), 9_000),
+    ]
+    spans, book = fold(history)
+    named = _by_name(spans)
+    assert named["change c1"] == [(6_000, 6_900)]
+    assert named["running"] == [(5_000, 7_000)]
+    assert named["suspending"] == [(7_000, 7_500)]
+    assert named["suspended"] == [(7_500, 9_000)]
+    change = _one(spans, "change c1")
+    assert change.failed
+    assert change.message == "no room"
+    assert dict(change.attributes) == {"gangflow.targets": "actor=1, rollout=2"}
+    assert all(group == "g1" for group, _ in book.open), "a standalone claim belongs to no trace"
 
 
 def test_one_trace_below_one_root() -> None:
