@@ -1,8 +1,9 @@
 """From events to spans, purely: the same events give the same spans, ids included, so a restarted controller repeats nothing.
 
 A group is one trace. Below its root: `queued`, `barrier` and `starting` for each try, `claim …`, `running`, `degraded` and
-`suspended`, `change c1` for each change of targets, and one span for each incarnation of each slot, linked to the incarnation that it replaces. Members add their own (a step and what
-is inside it), whose parent is their incarnation's span, since that is what their `TRACEPARENT` names.
+`suspended`, `change c1` for each change of targets, and one span for each incarnation of each slot, linked to the incarnation
+that it replaces. Members add their own (a step and what is inside it), whose parent is their incarnation's span, since that is
+what their `TRACEPARENT` names.
 """
 
 from __future__ import annotations
