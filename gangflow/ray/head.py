@@ -194,21 +194,45 @@ def _processes(folder: str, words: str = "") -> Iterator[psutil.Process]:
         try:
             if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
                 continue
-            if process.environ().get(MARK) == folder and words in " ".join(process.cmdline()):
+            if _marked(process.pid, folder) and words in " ".join(process.cmdline()):
                 yield process
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
+        except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
             continue
 
 
+def _marked(pid: int, folder: str) -> bool:
+    """Whether a process is of the Ray in this folder, by its environment.
+
+    Ray's agents write their title over the front of their environment, and with it the mark; what is left of Ray's own
+    variables may still name the folder. Members and our agents have none of these.
+    """
+    return folder.encode() in Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def _family(folder: str) -> list[psutil.Process]:
+    """All processes of one Ray: the marked ones, and Ray's own below them, of which some have nothing left of the mark."""
+    found = {process.pid: process for process in _processes(folder)}
+    for process in list(found.values()):
+        try:
+            for child in process.children(recursive=True):
+                if " ".join(child.cmdline()).startswith("ray::"):
+                    found.setdefault(child.pid, child)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return list(found.values())
+
+
 def _end_processes(folder: str) -> None:
+    found = _family(folder)
     for ask in (psutil.Process.terminate, psutil.Process.kill):
-        found = list(_processes(folder))
         for process in found:
             try:
                 ask(process)
             except psutil.NoSuchProcess:
                 continue
-        psutil.wait_procs(found, timeout=STOP_TIMEOUT_S if ask is psutil.Process.kill else 2)
+        _, left = psutil.wait_procs(found, timeout=STOP_TIMEOUT_S if ask is psutil.Process.kill else 2)
+        known = {process.pid: process for process in left}
+        found = list({**{process.pid: process for process in _family(folder)}, **known}.values())
 
 
 def _free_ports(count: int) -> list[int]:

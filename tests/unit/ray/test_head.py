@@ -6,10 +6,12 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from gangflow.errors import SetupError
@@ -135,3 +137,26 @@ def test_members_start_from_an_environment_without_ray() -> None:
     given = {**rays, "HOME": "/h", "RAY_JOB_ID": "1", "PYTHONPATH": "/site", "GANGFLOW_DASHBOARD_HOME": "/h"}
     assert without_ray({**given, "PYTHONPATH_BEFORE_RAY": ""}) == {"HOME": "/h"}
     assert without_ray({**given, "PYTHONPATH_BEFORE_RAY": "/mine"}) == {"HOME": "/h", "PYTHONPATH": "/mine"}
+
+
+def test_an_agent_of_ray_that_lost_its_mark_ends_with_its_ray(tmp_path: Path) -> None:
+    """Ray's agents write their title over their environment; members, which are no processes of Ray's, are left alone."""
+    folder = str(tmp_path / "gf-ray-x")
+    Path(folder).mkdir()
+    script = "env -i bash -c 'exec -a ray::DashboardAgent sleep 1000' & echo $!; env -i sleep 1000 & echo $!; wait"
+    raylet = subprocess.Popen(
+        ["bash", "-c", script], env={MARK: folder, "PATH": "/usr/bin:/bin"}, stdout=subprocess.PIPE, text=True
+    )
+    assert raylet.stdout is not None
+    agent, member = (psutil.Process(int(raylet.stdout.readline())) for _ in range(2))
+    try:
+        deadline = time.monotonic() + 10
+        while agent.cmdline()[0] != "ray::DashboardAgent":
+            assert time.monotonic() < deadline
+        head._end_processes(folder)
+        assert raylet.wait(10) != 0
+        assert not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE
+        assert member.is_running()
+    finally:
+        member.kill()
+        raylet.stdout.close()
