@@ -151,12 +151,14 @@ def test_an_agent_of_ray_that_lost_its_mark_ends_with_its_ray(tmp_path: Path) ->
     agent, member = (psutil.Process(int(raylet.stdout.readline())) for _ in range(2))
     try:
         deadline = time.monotonic() + 10
-        while agent.cmdline()[0] != "ray::DashboardAgent":
+        while agent.cmdline()[:1] != ["ray::DashboardAgent"]:
             assert time.monotonic() < deadline
         head._end_processes(folder)
-        assert raylet.wait(10) != 0
+        assert not psutil.pid_exists(raylet.pid)
         assert not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE
         assert member.is_running()
     finally:
         member.kill()
+        raylet.kill()
+        raylet.wait(10)
         raylet.stdout.close()
