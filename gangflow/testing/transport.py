@@ -6,7 +6,7 @@ The app has an event loop of its own in a background thread; a request is a task
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import httpx
 
 from gangflow.member.io import IoThread
+from gangflow.testing.exchange import App, Exchange, ask
 
 T = TypeVar("T")
-App = Callable[..., Coroutine[Any, Any, None]]
 GONE = "the cluster for tests was closed"
 
 
@@ -68,70 +68,9 @@ class Served:
             raise httpx.ConnectError(GONE)
         return self._io.submit(work)
 
-    async def exchange(self, request: httpx.Request, body: bytes) -> _Exchange:
+    async def exchange(self, request: httpx.Request, body: bytes) -> Exchange:
         """Runs in the app's loop: returns when the head of the answer is there."""
-        url = request.url
-        scope = {
-            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1",
-            "method": request.method, "headers": [(key.lower(), value) for key, value in request.headers.raw],
-            "scheme": url.scheme, "path": url.path, "raw_path": url.raw_path.split(b"?")[0], "query_string": url.query,
-            "server": (url.host, url.port), "client": ("127.0.0.1", 1), "root_path": "",
-        }  # fmt: skip
-        exchange = _Exchange(body)
-        task = exchange.task = asyncio.create_task(self._app(scope, exchange.receive, exchange.send))
-        task.add_done_callback(lambda _: exchange.chunks.put_nowait(None))
-        started = asyncio.ensure_future(exchange.started.wait())
-        try:
-            await asyncio.wait({task, started}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            await exchange.close()
-            raise
-        finally:
-            started.cancel()
-        if not exchange.started.is_set():
-            await task
-            raise httpx.RemoteProtocolError("the app answered nothing", request=request)
-        return exchange
-
-
-class _Exchange:
-    """One request under way, in the app's loop."""
-
-    task: asyncio.Task[None]
-
-    def __init__(self, body: bytes) -> None:
-        self.started = asyncio.Event()
-        self.status = 0
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._body: bytes | None = body
-        self._closed = asyncio.Event()
-
-    async def receive(self) -> dict[str, Any]:
-        if self._body is not None:
-            body, self._body = self._body, None
-            return {"type": "http.request", "body": body, "more_body": False}
-        await self._closed.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(self, message: dict[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            self.status, self.headers = message["status"], message["headers"]
-            self.started.set()
-        elif message["type"] == "http.response.body":
-            self.chunks.put_nowait(message.get("body", b""))
-
-    async def next(self) -> bytes | None:
-        """The next piece of the body; None at its end."""
-        while (chunk := await self.chunks.get()) is not None:
-            if chunk:
-                return chunk
-        await self.task  # a fault of the app is a fault of the test
-        return None
-
-    async def close(self) -> None:
-        self._closed.set()
-        await asyncio.wait({self.task})
+        return await ask(self._app, request, body)
 
 
 class _Blocking(httpx.BaseTransport):
@@ -144,7 +83,7 @@ class _Blocking(httpx.BaseTransport):
 
 
 class _BlockingBody(httpx.SyncByteStream):
-    def __init__(self, served: Served, exchange: _Exchange) -> None:
+    def __init__(self, served: Served, exchange: Exchange) -> None:
         self._served = served
         self._exchange = exchange
 
@@ -167,7 +106,7 @@ class _Awaited(httpx.AsyncBaseTransport):
 
 
 class _AwaitedBody(httpx.AsyncByteStream):
-    def __init__(self, served: Served, exchange: _Exchange) -> None:
+    def __init__(self, served: Served, exchange: Exchange) -> None:
         self._served = served
         self._exchange = exchange
 
