@@ -18,12 +18,12 @@ from gangflow.member.checkpoint import Checkpoint
 from gangflow.member.context import Context, failure_document
 from gangflow.member.endpoints import Endpoint
 from gangflow.member.failures import PolicyMismatch
-from gangflow.member.identity import Claims, Identity
+from gangflow.member.identity import Placed
 from gangflow.threads import in_thread
 from gangflow.xce.rest.aclient import AsyncClient
 
 
-class AsyncContext:
+class AsyncContext(Placed):
     """The methods of `gangflow.Context`, awaited; what never waits (`port`, `heartbeat`, `span`, …) is a plain call here, too.
 
     It belongs to the event loop that it is first used in. It shares ledger, counters, versions and the fields of heartbeats
@@ -32,6 +32,8 @@ class AsyncContext:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self.identity = context.identity
+        self.claims = context.claims
         shared = context.shared
         self.client: AsyncClient = shared.connect()
         """For whatever has no method here: `await ctx.client.kv_get(ctx.group, "name")`."""
@@ -44,47 +46,7 @@ class AsyncContext:
         self.rollouts = AsyncRollouts(self._follower, shared.books, beat=self._touch, on_policy=self._tell, wire=shared.wire)
         """Ask the eligible rollouts for samples."""
 
-    # --- who and where
-
-    @property
-    def identity(self) -> Identity:
-        return self._context.identity
-
-    @property
-    def claims(self) -> Claims:
-        return self._context.claims
-
-    @property
-    def group(self) -> str:
-        return self.identity.group
-
-    @property
-    def member(self) -> str:
-        return self.identity.member
-
-    @property
-    def slot(self) -> int:
-        return self.identity.slot
-
-    @property
-    def task(self) -> int:
-        return self.identity.task
-
-    @property
-    def incarnation(self) -> int:
-        return self.identity.incarnation
-
-    @property
-    def epoch(self) -> int:
-        return self.identity.epoch
-
-    def port(self, name: str) -> int:
-        """The number of this task's own port."""
-        return self.identity.port(name)
-
-    def addresses(self, member: str, port: str) -> tuple[str, ...]:
-        """`ip:number` in slot order, as it was at this start; `endpoints` is live."""
-        return self.identity.addresses(member, port)
+    # --- who else is there
 
     async def endpoints(self, member: str) -> tuple[Endpoint, ...]:
         """Who may be asked now: the eligible rollouts where there is a coordinator, else the member's READY slots."""

@@ -18,7 +18,7 @@ from gangflow.member.endpoints import Endpoint
 from gangflow.member.failures import PolicyMismatch
 from gangflow.member.follow import Follower
 from gangflow.member.heartbeat import Fields, Heartbeat
-from gangflow.member.identity import Claims, Identity
+from gangflow.member.identity import Claims, Identity, Placed
 from gangflow.member.io import IoThread
 from gangflow.member.ledger import Ledger
 from gangflow.member.rollouts import Rollouts
@@ -46,7 +46,7 @@ class Shared:
     """Makes a client for an event loop, with this task's token."""
 
 
-class Context:
+class Context(Placed):
     """One per process (`context()` gives it). Everything that talks to XCE starts at its first use."""
 
     def __init__(
@@ -81,39 +81,7 @@ class Context:
         self._span_client: Client | None = None
         self._spans = Spans(self._send_spans, os.environ.get("TRACEPARENT", ""))
 
-    # --- who and where
-
-    @property
-    def group(self) -> str:
-        return self.identity.group
-
-    @property
-    def member(self) -> str:
-        return self.identity.member
-
-    @property
-    def slot(self) -> int:
-        return self.identity.slot
-
-    @property
-    def task(self) -> int:
-        return self.identity.task
-
-    @property
-    def incarnation(self) -> int:
-        return self.identity.incarnation
-
-    @property
-    def epoch(self) -> int:
-        return self.identity.epoch
-
-    def port(self, name: str) -> int:
-        """The number of this task's own port."""
-        return self.identity.port(name)
-
-    def addresses(self, member: str, port: str) -> tuple[str, ...]:
-        """`ip:number` in slot order, as it was at this start; `endpoints` is live."""
-        return self.identity.addresses(member, port)
+    # --- who else is there
 
     def endpoints(self, member: str) -> tuple[Endpoint, ...]:
         """Who may be asked now: the eligible rollouts where there is a coordinator, else the member's READY slots."""

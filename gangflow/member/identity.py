@@ -95,3 +95,42 @@ class Claims(Mapping[str, str]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+class Placed:
+    """Who a context's task is and where: the same in both forms of a context."""
+
+    identity: Identity
+    claims: Claims
+
+    @property
+    def group(self) -> str:
+        return self.identity.group
+
+    @property
+    def member(self) -> str:
+        return self.identity.member
+
+    @property
+    def slot(self) -> int:
+        return self.identity.slot
+
+    @property
+    def task(self) -> int:
+        return self.identity.task
+
+    @property
+    def incarnation(self) -> int:
+        return self.identity.incarnation
+
+    @property
+    def epoch(self) -> int:
+        return self.identity.epoch
+
+    def port(self, name: str) -> int:
+        """The number of this task's own port."""
+        return self.identity.port(name)
+
+    def addresses(self, member: str, port: str) -> tuple[str, ...]:
+        """`ip:number` in slot order, as it was at this start; `endpoints` is live."""
+        return self.identity.addresses(member, port)
