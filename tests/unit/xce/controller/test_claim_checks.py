@@ -29,10 +29,10 @@ class Able:
     most: int = 0
 
     async def provision(self, request: Provision) -> Provisioned:
-        raise NotImplementedError
+        raise AssertionError(f"nobody provisions {request.claim} here")
 
     async def release(self, request: Release) -> None:
-        raise NotImplementedError
+        raise AssertionError(f"nobody releases {request.claim} here")
 
     async def check(self, what: Held) -> str:
         self.asked.append(what.claim)
