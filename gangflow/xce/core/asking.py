@@ -78,13 +78,18 @@ def _restarting(turn: Turn, group: Group) -> list[Ask]:
     return [ask_for(group, AskKind.RECOVERY, [group.slots[key] for key in lacking], keeps, together=True)]
 
 
+def keeping(group: Group) -> list[Slot]:
+    """Slots that have their places and go on having them."""
+    return [slot for slot in group.slots.values() if slot.state is not S.PENDING and slot.tasks and not slot.out]
+
+
 def _running(turn: Turn, group: Group) -> list[Ask]:
     everybody = _waiting(group)
     later = withheld(group, everybody)
     waiting = [slot for slot in everybody if slot.key not in later] if later else everybody
     if not waiting:
         return []
-    keeps = [slot for slot in group.slots.values() if slot.state is not S.PENDING and slot.tasks and not slot.out]
+    keeps = keeping(group)
     change = open_change(group)
     ups = change.ups if change is not None else ()
     lost = [slot for slot in waiting if _claims(slot) and not slot.tasks]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gangflow.xce.core.state import Change, Group
+from gangflow.xce.core.state import Change, ChangeState, Group
+from gangflow.xce.renew import replace
 
 SlotId = tuple[str, int]
 
@@ -13,6 +14,11 @@ def open_change(group: Group) -> Change | None:
         return None
     newest = group.changes[-1]
     return None if newest.state.over else newest
+
+
+def ended(change: Change, state: ChangeState, now_ms: int, message: str) -> Change:
+    """The change as it ends: nothing comes, goes or is promised any more."""
+    return replace(change, state=state, ups=(), downs=(), grants=(), ended_ms=now_ms, message=message)
 
 
 def keeps(group: Group, key: SlotId) -> bool:

@@ -236,12 +236,17 @@ def release_all(turn: Turn, group: Group) -> None:
             release(turn, claim)
 
 
+def outlives(claim: Claim) -> bool:
+    """Whether it goes on as a standalone claim once it is not wanted here any more: see `hand_over`."""
+    return claim.plan.retain and claim.state is C.READY and not bound_to(claim)
+
+
 def hand_over(turn: Turn, group: Group, claim: Claim) -> bool:
     """A retained claim that is READY becomes a standalone one, which its provider still knows by its former id.
 
     One that is bound to a host cannot: nobody could use it from elsewhere. Its provider lets go of it and leaves it there.
     """
-    if not claim.plan.retain or claim.state is not C.READY or bound_to(claim):
+    if not outlives(claim):
         return False
     name = new = retained_id(claim)
     number = 2
@@ -257,8 +262,7 @@ def hand_over(turn: Turn, group: Group, claim: Claim) -> bool:
 def release_of_slot(turn: Turn, group: Group, slot: Slot) -> None:
     """The slot is not wanted any more: its own claims go, but for those that outlive the group."""
     for claim in list(claims_of(turn.draft.claims, group)):
-        outlives = claim.plan.retain and claim.state is C.READY and not bound_to(claim)
-        if claim.member == slot.member and claim.index == slot.index and not outlives:
+        if claim.member == slot.member and claim.index == slot.index and not outlives(claim):
             release(turn, claim)
 
 

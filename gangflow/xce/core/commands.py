@@ -84,7 +84,12 @@ def end(turn: Turn, command: inp.EndGroup) -> Reply:
     if not group.state.terminal:
         default = "cancelled" if command.goal is G.CANCELLED else "failed"
         end_group(turn, group.id, command.goal, command.cause or default, command.message)
-    return Reply(fields=(("id", group.id), ("state", turn.draft.groups[group.id].state.value)))
+    return answered(turn, group.id)
+
+
+def answered(turn: Turn, group_id: str) -> Reply:
+    """What a command about a whole group answers with: its id, and its state now."""
+    return Reply(fields=(("id", group_id), ("state", turn.draft.groups[group_id].state.value)))
 
 
 def slot_of(group: Group, member: str, index: int, incarnation: int) -> Slot | Reply:

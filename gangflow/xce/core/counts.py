@@ -37,11 +37,6 @@ def extent(group: Group, member: str) -> int:
     return 0
 
 
-def minimum(member: MemberPlan) -> int:
-    """How many of its slots are required: a job's one, a replica set's `min_replicas`."""
-    return 1 if member.kind is MemberKind.JOB else member.min_replicas
-
-
 def required(group: Group, member: MemberPlan) -> int:
     """How many places a start of the whole group needs for the member: its minimum, less what is finished or given up."""
     if member.name in group.stopped:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gangflow.xce.core import inputs as inp
-from gangflow.xce.core.commands import addressed, slot_of
+from gangflow.xce.core.commands import addressed, answered, slot_of
 from gangflow.xce.core.counts import ACTIVE, BEFORE_START, RUNS
 from gangflow.xce.core.ending import outcome
 from gangflow.xce.core.events import FloorCrossed, GroupChanged, HostReadmitted, MemberStopped
@@ -28,7 +28,7 @@ def restart_group(turn: Turn, command: inp.RestartGroup) -> Reply:
         return Reply(409, "conflict", text, (("state", group.state.value),))
     turn.emit(GroupChanged(group.id, group.state, G.RESTARTING, USER, command.message))
     stop_all(turn, group.id, Next.RESTART)
-    return Reply(fields=(("id", group.id), ("state", turn.draft.groups[group.id].state.value)))
+    return answered(turn, group.id)
 
 
 def stop_member(turn: Turn, command: inp.StopMember) -> Reply:

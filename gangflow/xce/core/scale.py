@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gangflow.xce.core import inputs as inp
 from gangflow.xce.core.asks import Refusal
-from gangflow.xce.core.changes import open_change
+from gangflow.xce.core.changes import ended, open_change
 from gangflow.xce.core.commands import addressed
 from gangflow.xce.core.counts import ACTIVE, slots_of
 from gangflow.xce.core.events import ChangeMoved, SlotHeld, TargetsSet
@@ -197,9 +197,7 @@ def _record(turn: Turn, group: Group, base: Group, choice: Choice, new: Change, 
     """From the group as it is now, changes of this batch included, to what this one makes of it; what is given back first."""
     older = open_change(group)
     if older is not None:
-        text = f"superseded by {new.id}"
-        over = replace(older, state=D.FAILED, ups=(), downs=(), grants=(), ended_ms=turn.now_ms, message=text)
-        turn.emit(ChangeMoved(group.id, over))
+        turn.emit(ChangeMoved(group.id, ended(older, D.FAILED, turn.now_ms, f"superseded by {new.id}")))
     stays = dict.fromkeys(key for key, slot in base.slots.items() if not slot.out and key not in choice.removed)
     stays |= dict.fromkeys(choice.added)
     added = tuple(key for key in stays if key not in group.slots or group.slots[key].out)

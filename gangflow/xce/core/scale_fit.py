@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from gangflow.xce.core.asking import ask_for, with_group
+from gangflow.xce.core.asking import ask_for, keeping, with_group
 from gangflow.xce.core.asks import AskKind, Grant, Refusal
 from gangflow.xce.core.state import Group, Slot, SlotState, State, Task, TaskPhase
 from gangflow.xce.core.turn import SlotId, Turn
 from gangflow.xce.renew import replace
 
+K = TypeVar("K")
 Places = dict[SlotId, tuple[Task, ...]]
 
 
@@ -50,27 +52,27 @@ class Pool:
         """What these tasks need that the downs do not give back; nothing of it runs. What they give is used up."""
         held: list[Task] = []
         for task in tasks:
-            counters = tuple((name, left) for name, amount in task.counters if (left := self._counter(task.host, name, amount)))
-            gpus = tuple((device, left) for device, share in task.gpus if (left := self._gpu(task.host, device, share)))
+            counters = tuple(
+                (name, left) for name, amount in task.counters if (left := _take(self._counters, (task.host, name), amount))
+            )
+            gpus = tuple(
+                (device, left) for device, share in task.gpus if (left := _take(self._gpus, (task.host, device), share))
+            )
             ports = tuple((name, number) for name, number in task.ports if not self._port(task.host, number))
             if counters or gpus or ports:
                 held.append(Task(task.index, task.host, counters, gpus, ports, TaskPhase.GONE))
         return tuple(held)
 
-    def _counter(self, host: str, name: str, amount: int) -> int:
-        given = min(amount, self._counters.get((host, name), 0))
-        if given:
-            self._counters[host, name] -= given
-        return amount - given
-
-    def _gpu(self, host: str, device: int, share: int) -> int:
-        given = min(share, self._gpus.get((host, device), 0))
-        if given:
-            self._gpus[host, device] -= given
-        return share - given
-
     def _port(self, host: str, number: int) -> bool:
         return self._ports.pop((self._node(host), number), 0) is None
+
+
+def _take(pool: dict[K, int], key: K, amount: int) -> int:
+    """Take as much of the amount as the pool has; what is left of it."""
+    given = min(amount, pool.get(key, 0))
+    if given:
+        pool[key] -= given
+    return amount - given
 
 
 def held(tasks: Sequence[Task]) -> tuple[Task, ...]:
@@ -142,8 +144,7 @@ class Proof:
             old = slots.get((member, index), Slot(member, index))
             slots[member, index] = replace(old, state=SlotState.PLACED, tasks=tasks)
         group = replace(self._group, slots=slots)
-        keeps = [slot for slot in slots.values() if slot.tasks and not slot.out and slot.state is not SlotState.PENDING]
-        ask = ask_for(group, kind, [slots.get(key, Slot(*key)) for key in ups], keeps)
+        ask = ask_for(group, kind, [slots.get(key, Slot(*key)) for key in ups], keeping(group))
         placed: Places = {}
         refused: Refusal | None = None
         for answer in self._decide(with_group(self._state, group), [ask]):

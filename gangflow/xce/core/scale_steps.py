@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from gangflow.durations import lasting
 from gangflow.xce.core.budget import gpus_in, within_budget
-from gangflow.xce.core.changes import open_change
+from gangflow.xce.core.changes import ended, open_change
 from gangflow.xce.core.counts import ACTIVE, slots_of, wanted
 from gangflow.xce.core.events import ChangeMoved, ReasonNoted, TargetsSet
 from gangflow.xce.core.reach import usable
 from gangflow.xce.core.scale_fit import held, lacking
 from gangflow.xce.core.scale_rules import GPUS, gpus_text
-from gangflow.xce.core.start import place
+from gangflow.xce.core.start import few, place
 from gangflow.xce.core.state import Change, ChangeState, Group, GroupState, Next, PendCode, Reason, Slot, SlotState, Task
 from gangflow.xce.core.teardown import change as move_slot
 from gangflow.xce.core.teardown import drain, now_slot, stop
@@ -136,8 +136,7 @@ def _give_up(turn: Turn, group: Group, change: Change) -> None:
         removed.extend(out)
         targets.append((member.name, len(slots) - len(out)))
     text = f"not done after {lasting(change.until_ms - change.accepted_ms)}: {_what_is_left(group, change)}"
-    over = replace(change, state=D.FAILED, ups=(), downs=(), grants=(), ended_ms=turn.now_ms, message=text)
-    turn.emit(ChangeMoved(group.id, over))
+    turn.emit(ChangeMoved(group.id, ended(change, D.FAILED, turn.now_ms, text)))
     if removed:
         turn.emit(TargetsSet(group.id, tuple(targets), removed=tuple(removed)))
     _let_go(turn, group.id)
@@ -155,7 +154,7 @@ def _what_is_left(group: Group, change: Change) -> str:
         slot = group.slots[member, index]
         if slot.state is not S.RETIRED:
             told.append(f"{member}[{index}] is {slot.state.value}")
-    return "; ".join(told[:4]) + (f"; and {len(told) - 4} more" if len(told) > 4 else "")
+    return few(told)
 
 
 def _let_go(turn: Turn, group_id: str) -> None:
@@ -172,8 +171,7 @@ def _let_go(turn: Turn, group_id: str) -> None:
 
 def _close(turn: Turn, group: Group, change: Change, state: ChangeState, message: str) -> None:
     """The group waits, or ends, as a whole: the change is over, and its targets stand."""
-    over = replace(change, state=state, ups=(), downs=(), grants=(), ended_ms=turn.now_ms, message=message)
-    turn.emit(ChangeMoved(group.id, over))
+    turn.emit(ChangeMoved(group.id, ended(change, state, turn.now_ms, message)))
     _let_go(turn, group.id)
     if state is D.DONE:
         for key, slot in list(turn.draft.groups[group.id].slots.items()):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gangflow.durations import lasting
 from gangflow.xce.core.asks import Grant
 from gangflow.xce.core.claims import release_bound, unready_claim, want
@@ -167,7 +169,12 @@ def missing(turn: Turn, group: Group) -> str:
             continue
         hosts = {task.host: None for task in slot.tasks if task.phase is P.PLACED}
         waits.append(f"{slot.member}[{slot.index}]: {', '.join(hosts) or 'its host'} did not prepare it")
-    return "; ".join(waits[:4]) + (f"; and {len(waits) - 4} more" if len(waits) > 4 else "")
+    return few(waits)
+
+
+def few(told: Sequence[str]) -> str:
+    """The first four of what a message has to tell, and how many more there are."""
+    return "; ".join(told[:4]) + (f"; and {len(told) - 4} more" if len(told) > 4 else "")
 
 
 def not_ready_message(turn: Turn, group: Group, slot: Slot) -> str:

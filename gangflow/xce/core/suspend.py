@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gangflow.xce.core import inputs as inp
-from gangflow.xce.core.commands import addressed
+from gangflow.xce.core.commands import addressed, answered
 from gangflow.xce.core.counts import at_rest, required, to_place
 from gangflow.xce.core.events import GroupChanged
 from gangflow.xce.core.inputs import Reply
@@ -12,10 +12,6 @@ from gangflow.xce.core.teardown import stop, stop_all, unwanted
 from gangflow.xce.core.turn import Turn
 
 G, S = GroupState, SlotState
-
-
-def _answer(turn: Turn, group_id: str) -> Reply:
-    return Reply(fields=(("id", group_id), ("state", turn.draft.groups[group_id].state.value)))
 
 
 def suspend(turn: Turn, command: inp.SuspendGroup) -> Reply:
@@ -27,7 +23,7 @@ def suspend(turn: Turn, command: inp.SuspendGroup) -> Reply:
         return Reply(409, "conflict", f"{group.id} is {group.state.value}: there is nothing left to suspend")
     if group.state not in (G.SUSPENDING, G.SUSPENDED):
         suspend_group(turn, group, "user", command.message)
-    return _answer(turn, group.id)
+    return answered(turn, group.id)
 
 
 def suspend_group(turn: Turn, group: Group, cause: str, message: str) -> None:
@@ -58,7 +54,7 @@ def resume(turn: Turn, command: inp.ResumeGroup) -> Reply:
         if slot.state is S.RETIRED and key not in group.tolerated and not unwanted(group, slot):
             stop(turn, group.id, key, Next.PLACE)
     _enough_to_start(turn, group.id)
-    return _answer(turn, group.id)
+    return answered(turn, group.id)
 
 
 def _enough_to_start(turn: Turn, group_id: str) -> None:
