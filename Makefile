@@ -51,7 +51,7 @@ browser:
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gangflow needs Python 3.11 or newer; this is $$($(PYTHON) -V). Set PYTHON=…"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "Debian keeps venv in a package of its own: apt-get install python3-venv"; exit 1; }
-	@echo "setting up $(VENV) (about two minutes, once)"
+	@echo "setting up $(VENV) (two to three minutes, once)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --upgrade pip
 	@$(BIN)/python -m pip install --quiet -e '.[dev]'

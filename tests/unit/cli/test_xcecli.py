@@ -477,7 +477,7 @@ def test_lsfs_own_names_do_the_same(run: Run, client: FakeClient) -> None:
 
 
 def test_what_is_not_part_of_this_version_is_refused(run: Run) -> None:
-    run("plan", "file.yaml", exit_code=2)
+    assert "planning before submission is not part of this version" in run("plan", "file.yaml", exit_code=2)
 
 
 def test_errors_are_one_message_and_an_exit_code(client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
