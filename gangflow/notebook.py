@@ -207,7 +207,7 @@ def _why(view: GroupView) -> Iterator[str]:
 
 
 def _changes(view: GroupView) -> Iterator[str]:
-    changes: tuple[ChangeView, ...] = getattr(view, "changes", ())
+    changes: tuple[ChangeView, ...] = view.changes
     for change in changes[-1:]:
         if not change.over:
             targets = ", ".join(f"{name}={number}" for name, number in change.targets.items())

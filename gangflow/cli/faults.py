@@ -5,13 +5,13 @@ It goes the way of any operator, through the contract; XCE and the coordinator l
 
 from __future__ import annotations
 
-import difflib
 import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gangflow.errors import Problem, UsageError
+from gangflow.specs.faults import nearest
 from gangflow.specs.group import CoStartGroup
 from gangflow.specs.member import ReplicaSet
 
@@ -46,10 +46,6 @@ class Fault:
         return f"{word} {self.member}[{self.index}] at {moment}"
 
 
-def _near(word: str, words: Sequence[str]) -> str:
-    return next(iter(difflib.get_close_matches(word, words, 1)), "")
-
-
 def parse(text: str) -> Fault:
     """`member[index]@step=N:kill` or `member[index]@after=SECONDS:kill`; signals are kill, term, stop and cont."""
     found = _FORM.fullmatch(text.strip())
@@ -57,9 +53,9 @@ def parse(text: str) -> Fault:
         raise UsageError([Problem("fault", repr(text), "member[index]@step=N:kill or member[index]@after=SECONDS:kill")])
     when, what = found["when"], found["what"]
     if when not in _MOMENTS:
-        raise UsageError([Problem("fault", repr(when), "step or after", _near(when, _MOMENTS))])
+        raise UsageError([Problem("fault", repr(when), "step or after", nearest(when, _MOMENTS))])
     if what not in SIGNALS:
-        raise UsageError([Problem("fault", repr(what), "one of " + ", ".join(SIGNALS), _near(what, list(SIGNALS)))])
+        raise UsageError([Problem("fault", repr(what), "one of " + ", ".join(SIGNALS), nearest(what, list(SIGNALS)))])
     by_step = when == "step"
     if by_step and not found["value"].isdigit():
         raise UsageError([Problem("fault", repr(text), "a whole number of steps")])
@@ -80,5 +76,5 @@ def check_faults(faults: Sequence[Fault], group: CoStartGroup) -> None:
             known = ", ".join(
                 f"{name}[0]" if count == 1 else f"{name}[0-{count - 1}]" for name, count in slots.items() if count
             )
-            near = "" if fault.member in slots else _near(fault.member, list(slots))
+            near = "" if fault.member in slots else nearest(fault.member, list(slots))
             raise UsageError([Problem("fault", f"{fault.member}[{fault.index}]", f"one of {known}", near)])

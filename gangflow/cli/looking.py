@@ -11,12 +11,12 @@ from rich.console import Console
 
 from gangflow.cli import live
 from gangflow.cli.names import parse
+from gangflow.cli.paging import every
 from gangflow.cli.story import Story
 from gangflow.cli.watching import rollout_of
 from gangflow.errors import GangflowError, NotFound, Problem, UsageError
 from gangflow.home import given_token, homes
 from gangflow.runs import Run, attach
-from gangflow.xce.rest.client import Client
 from gangflow.xce.rest.schema import GroupView, SlotView
 
 _SLOT = re.compile(r"([a-z][a-z0-9_-]*)(?:\[(\d+)\])?")
@@ -34,7 +34,7 @@ def show_status(console: Console, group: str, address: str) -> None:
         from gangflow.clusters import join_cluster
 
         with join_cluster(address).client() as client:
-            _list(console, address, _all_groups(client))
+            _list(console, address, every(lambda cursor: client.groups(cursor=cursor), "groups"))
         return
     shown = 0
     for home in homes():
@@ -51,21 +51,12 @@ def show_status(console: Console, group: str, address: str) -> None:
             continue
         try:
             with home.client(patience=1, token=given_token()) as client:
-                _list(console, str(home.path), _all_groups(client))
+                _list(console, str(home.path), every(lambda cursor: client.groups(cursor=cursor), "groups"))
                 shown += 1
         except GangflowError as error:
             console.print(f"{home.path}: {error.message}", markup=False, soft_wrap=True)
     if not shown:
         console.print("no cluster of this user runs on this machine")
-
-
-def _all_groups(client: Client) -> list[GroupView]:
-    page = client.groups()
-    found = list(page.groups)
-    while page.next is not None:
-        page = client.groups(cursor=page.next)
-        found += page.groups
-    return found
 
 
 def _list(console: Console, place: str, groups: list[GroupView]) -> None:

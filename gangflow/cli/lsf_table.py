@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from gangflow.errors import Problem, UsageError
+from gangflow.specs.faults import nearest
 
 T = TypeVar("T")
 NONE = "-"
@@ -64,9 +64,9 @@ class Table(Generic[T]):
                 continue
             name, _, width = word.lower().partition(":")
             if name not in self.fields or (width and not width.isdigit()):
-                nearest = difflib.get_close_matches(name, list(self.fields), 1)
-                expected = "a width" if name in self.fields else "one of " + ", ".join(self.fields)
-                raise UsageError([Problem("-o", repr(word), expected, "" if name in self.fields else next(iter(nearest), ""))])
+                known = name in self.fields
+                expected = "a width" if known else "one of " + ", ".join(self.fields)
+                raise UsageError([Problem("-o", repr(word), expected, "" if known else nearest(name, self.fields))])
             names.append(name)
             if width:
                 widths[name] = int(width)

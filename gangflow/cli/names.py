@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from gangflow.errors import NotFound, Problem, UsageError
+from gangflow.specs.faults import nearest
 from gangflow.specs.hostrange import RANGE_RULE, expand_range
 from gangflow.xce.rest.schema import GroupView, MemberView, SlotView
 
@@ -80,6 +80,11 @@ def slots_named(view: GroupView, name: Name) -> list[SlotView]:
     return found
 
 
+def slots_meant(view: GroupView, name: Name) -> list[SlotView]:
+    """The slots that a command by this name is for: all but those that were scaled away, unless one of them is named."""
+    return [slot for slot in slots_named(view, name) if name.is_slot or not slot.out]
+
+
 def hosts_named(text: str, there: Sequence[str]) -> list[str]:
     """The hosts that a text names: one, a range as `cluster.yaml` has them (`h[0-3]`), or all. NotFound, SpecError."""
     if text in there:
@@ -110,5 +115,5 @@ def meant(words: Sequence[str], at: int, views: Mapping[str, GroupView]) -> str:
 
 
 def _near(word: str, known: Iterable[str]) -> str:
-    found = get_close_matches(word, list(known), 1)
-    return f". Did you mean {found[0]!r}?" if found else ""
+    near = nearest(word, known)
+    return f". Did you mean {near!r}?" if near else ""

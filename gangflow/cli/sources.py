@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from gangflow.errors import Problem, SpecError, UsageError
 from gangflow.recipes.catalog import RECIPES, find
 from gangflow.specs.cluster import ClusterSpec
 from gangflow.specs.document import load, located
+from gangflow.specs.faults import nearest
 from gangflow.specs.group import CoStartGroup
 
 
@@ -65,8 +65,8 @@ def _from_recipe(recipe: ModuleType, settings: Sequence[str]) -> Source:
         else:
             rest.append(setting)
     if preset and preset not in recipe.PRESETS:
-        nearest = next(iter(difflib.get_close_matches(preset, list(recipe.PRESETS), 1)), "")
-        raise UsageError([Problem("preset", repr(preset), "one of " + ", ".join(recipe.PRESETS), nearest)])
+        near = nearest(preset, recipe.PRESETS)
+        raise UsageError([Problem("preset", repr(preset), "one of " + ", ".join(recipe.PRESETS), near)])
     config = apply(recipe.Config.model_validate(recipe.PRESETS.get(preset, {})), rest)
     cluster = recipe.cluster(config) if hasattr(recipe, "cluster") else None
     return Source(recipe.build(config), cluster, recipe, config)

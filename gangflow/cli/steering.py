@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gangflow.cli.lsf_columns import moved_text
-from gangflow.cli.names import Name, group_only, meant, parse, slots_named
+from gangflow.cli.names import Name, group_only, meant, parse, slots_meant
 from gangflow.cli.xce_acts import seconds_of, targets_of
 from gangflow.errors import Gone, NotFound, SpecError
 from gangflow.runs import Run, attach
@@ -70,7 +70,7 @@ def _found(names: Sequence[str], address: str) -> list[tuple[Run, Name, list[Slo
             name = parse(text)
             run = attach(name.group, address=address)
             views[text] = view = run.status()
-            slots = [] if name.is_group else [slot for slot in slots_named(view, name) if name.is_slot or not slot.out]
+            slots = [] if name.is_group else slots_meant(view, name)
         except (NotFound, SpecError) as error:
             near = meant(names, position, views)
             if near:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gangflow.cli import xce_app
+from gangflow.cli.paging import every
 from gangflow.cli.xce_app import Message, app, each_of
 from gangflow.errors import GangflowError
 
 if TYPE_CHECKING:
     from gangflow.cli.names import Name
     from gangflow.xce.rest.client import Client
-    from gangflow.xce.rest.schema import ChangeView, GroupView, SlotView
+    from gangflow.xce.rest.schema import ChangeView, GroupView
 
 GroupNames = Annotated[list[str], typer.Argument(metavar="GROUPS...", help="Groups, by id or name.")]
 AnyNames = Annotated[
@@ -180,7 +181,7 @@ def stop(context: typer.Context, names: Annotated[list[str], typer.Argument(meta
 @app.command()
 def restart(context: typer.Context, names: AnyNames, message: Message = "") -> None:
     """Restart groups, or slots, outside rules and budgets (brequeue)."""
-    from gangflow.cli.names import parse
+    from gangflow.cli.names import parse, slots_meant
 
     with xce_app.client(context) as xce:
         known = _Groups(xce, names)
@@ -194,7 +195,7 @@ def restart(context: typer.Context, names: AnyNames, message: Message = "") -> N
             if name.is_group:
                 yield f"Job <{xce.restart_group(view.id, message).id}> is being restarted"
                 return
-            for slot in _slots(view, name):
+            for slot in slots_meant(view, name):
                 xce.restart(view.id, slot.member, slot.index, slot.incarnation)
                 yield f"Job <{view.id}.{slot.member}[{slot.index}]> is being restarted"
 
@@ -305,7 +306,7 @@ def drain(
     message: Message = "",
 ) -> None:
     """Empty hosts (close them, and let what runs there go), or drain and stop single slots; the rules decide what follows."""
-    from gangflow.cli.names import hosts_named, parse
+    from gangflow.cli.names import hosts_named, parse, slots_meant
 
     with xce_app.client(context) as xce:
         known, there = _Groups(xce, names), _host_names(xce)
@@ -326,7 +327,7 @@ def drain(
                     yield f"Drain <{xce.close_host(host, True, message).host}> ...... done"
                 return
             view, name = found
-            for slot in _slots(view, name):
+            for slot in slots_meant(view, name):
                 xce.drain_slot(view.id, slot.member, slot.index, slot.incarnation)
                 yield f"Job <{view.id}.{slot.member}[{slot.index}]> is being drained"
 
@@ -366,7 +367,7 @@ def open_(context: typer.Context, hosts: HostNames) -> None:
 
 
 def _host_names(xce: Client) -> list[str]:
-    return [host.name for host in xce_app.every(lambda cursor: xce.hosts(cursor=cursor), "hosts")]
+    return [host.name for host in every(lambda cursor: xce.hosts(cursor=cursor), "hosts")]
 
 
 # --- claims and tokens ------------------------------------------------------------------------------------------------
@@ -424,13 +425,6 @@ def token(
     until = time.strftime("%b %d %H:%M", time.localtime(made.expires_ms / 1000))
     print(f"{made.kind} token of {made.owner}, good until {until}", file=sys.stderr)
     print(made.token)
-
-
-def _slots(view: GroupView, name: Name) -> list[SlotView]:
-    """The slots that a name stands for, but those that were scaled away (unless one of them is named)."""
-    from gangflow.cli.names import slots_named
-
-    return [slot for slot in slots_named(view, name) if name.is_slot or not slot.out]
 
 
 ALIASES: Mapping[str, Any] = {

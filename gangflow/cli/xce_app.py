@@ -76,20 +76,10 @@ def client(context: typer.Context) -> Client:
     return Client(url, token, patience=3)
 
 
-def every(page_after: Callable[[str], Any], name: str) -> list[Any]:
-    """The entries of every page of a list."""
-    found: list[Any] = []
-    cursor: str | None = ""
-    while cursor is not None:
-        page = page_after(cursor)
-        found += getattr(page, name)
-        cursor = page.next
-    return found
-
-
 def groups_named(xce: Client, names: Sequence[str] | None, ended: bool) -> list[GroupView]:
     """The groups that are named (or whose members or slots are), each once; all live ones (or all) if none is."""
     from gangflow.cli.names import parse
+    from gangflow.cli.paging import every
 
     if names:
         found = [xce.group(parse(name).group) for name in names]

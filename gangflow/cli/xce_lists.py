@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gangflow.cli import xce_app
-from gangflow.cli.xce_app import Columns, Json, Listing, Long, NoHeader, Wide, app, every, groups_named, show
+from gangflow.cli.paging import every
+from gangflow.cli.xce_app import Columns, Json, Listing, Long, NoHeader, Wide, app, groups_named, show
 
 if TYPE_CHECKING:
     from gangflow.xce.rest.client import Client

@@ -207,10 +207,10 @@ async def _group(
 
 
 async def _member(member: str, group: Annotated[Group, Depends(_group)]) -> MemberPlan:
-    for plan in group.plan.members:
-        if plan.name == member:
-            return plan
-    raise not_found(f"group {group.id} has no member {member!r}")
+    try:
+        return group.plan.member(member)
+    except KeyError:
+        raise not_found(f"group {group.id} has no member {member!r}") from None
 
 
 async def _slot(member: str, index: Index, group: Annotated[Group, Depends(_group)]) -> Slot:

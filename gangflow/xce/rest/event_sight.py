@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from gangflow.xce.core import events as ev
 from gangflow.xce.core.events import Event
@@ -16,6 +17,8 @@ from gangflow.xce.rest.event_views import event_view, group_of
 from gangflow.xce.rest.messages import EventView
 from gangflow.xce.rest.sight import Sight
 from gangflow.xce.rest.tokens import ADMIN, Principal, Role
+
+T = TypeVar("T", bound=tuple[object, ...])
 
 _CLUSTER = (ev.TermStarted, ev.HostRegistered, ev.HostChanged, ev.HostOperated)
 """What every owner may know of the cluster. Which tasks are strays, and whose, nobody but the admin."""
@@ -110,19 +113,19 @@ class Watching:
         if isinstance(event, ev.TargetsSet):
             return replace(
                 event,
-                targets=tuple(each for each in event.targets if each[0] in his),
-                added=tuple(each for each in event.added if each[0] in his),
-                removed=tuple(each for each in event.removed if each[0] in his),
+                targets=_of(his, event.targets),
+                added=_of(his, event.added),
+                removed=_of(his, event.removed),
             )
         if isinstance(event, ev.ChangeMoved):
             change = event.change
             mine = replace(
                 change,
-                targets=tuple(each for each in change.targets if each[0] in his),
-                before=tuple(each for each in change.before if each[0] in his),
-                ups=tuple(each for each in change.ups if each[0] in his),
-                downs=tuple(each for each in change.downs if each[0] in his),
-                grants=tuple(each for each in change.grants if each[0] in his),
+                targets=_of(his, change.targets),
+                before=_of(his, change.before),
+                ups=_of(his, change.ups),
+                downs=_of(his, change.downs),
+                grants=_of(his, change.grants),
             )
             return replace(event, change=mine)
         return None
@@ -135,3 +138,8 @@ def _told(event: Event, sight: Sight) -> Event:
     if isinstance(event, ev.GroupChanged | ev.TryVoided | ev.FailureJudged):
         return replace(event, message=sight.text(event.message))
     return event
+
+
+def _of(his: frozenset[str], entries: tuple[T, ...]) -> tuple[T, ...]:
+    """The entries, each of which begins with a member's name, that are of his members."""
+    return tuple(entry for entry in entries if entry[0] in his)

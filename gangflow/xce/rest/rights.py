@@ -112,7 +112,7 @@ def of_group(caller: Principal, group: Group, member: str = "") -> Stand:
         return Stand.ADMIN
     if caller.task is not None:
         return Stand.TASK if caller.task.group == group.id else Stand.NOBODY
-    if owner_of(group) == caller.owner:
+    if group.plan.owner == caller.owner:
         return Stand.OWNER
     return Stand.PART if any(not member or member == name for name in members_of(group, caller.owner)) else Stand.NOBODY
 
@@ -134,11 +134,6 @@ def of_claim(caller: Principal, claim: Claim, state: State) -> Stand:
         if stand is Stand.OWNER or any(plan.uses == claim.id and plan.scope in his for plan in user.plan.claims):
             return Stand.PART
     return Stand.NOBODY
-
-
-def owner_of(group: Group) -> str:
-    """Whose group it is."""
-    return group.plan.owner
 
 
 def members_of(group: Group, owner: str) -> tuple[str, ...]:
