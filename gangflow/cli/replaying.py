@@ -24,7 +24,7 @@ from gangflow.xce.journal.record import plain_events
 from gangflow.xce.journal.replay import Replayed, replay
 from gangflow.xce.journal.sqlite_records import SqliteRecords
 from gangflow.xce.rest.host_views import host_views
-from gangflow.xce.rest.views import group_view
+from gangflow.xce.rest.views import claim_view, group_view
 
 SHOWN = 12
 """Fields, inputs and events of a divergence that are printed at most, of each; `--json` has all."""
@@ -224,8 +224,6 @@ def group_text(state: State, group: Group, seq: int) -> Iterator[str]:
         yield from (f" {line}" for line in HOSTS.text(hosts, Layout(HOSTS.default)).splitlines())
     used = [claim for plan in group.plan.claims if plan.uses and (claim := state.claims.get(plan.uses)) is not None]
     for claim in used:
-        from gangflow.xce.rest.views import claim_view
-
         yield from claim_lines(claim_view(state, claim))
 
 

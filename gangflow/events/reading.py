@@ -260,4 +260,4 @@ READERS: Mapping[str, Callable[[Stamp, Data], Event | None]] = {
     "ClaimChanged": _claim_changed,
     "ClaimForgotten": lambda stamp, data: slots.ClaimForgotten(**stamp, claim=data["claim"]),
 }
-"""The name of a record of the core → how it is read; None: this one is left out on purpose."""
+"""The name of a record of the core → how it is read; `LEFT_OUT` has those that are left out on purpose."""

@@ -19,7 +19,7 @@ from gangflow.xce.core.plan import MemberPlan
 from gangflow.xce.core.state import Claim, Group, Slot, State
 from gangflow.xce.rest import rights
 from gangflow.xce.rest.admitting import Delegation
-from gangflow.xce.rest.messages import MAX_INT
+from gangflow.xce.rest.messages import MAX_INT, Done
 from gangflow.xce.rest.port import ControllerPort
 from gangflow.xce.rest.problems import Refusal, forbidden, not_found, refused, superseded
 from gangflow.xce.rest.rights import Stand
@@ -247,3 +247,9 @@ def client_of(request: Request, caller: Principal) -> str:
 def shown(view: View, status: int = 200, *, exclude: Sequence[str] = ()) -> Response:
     """An answer, serialised once (the view is valid by construction)."""
     return Response(view.model_dump_json(exclude=set(exclude) or None), status, media_type="application/json")
+
+
+async def done(command: Command, caller: Principal, service: Service) -> Response:
+    """Give a command that answers with nothing but the position at which it is durable."""
+    await service.command(command, caller)
+    return shown(Done(seq=service.controller.seq))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Response
 
 from gangflow.xce.core.inputs import CreateClaim, DeleteClaim
-from gangflow.xce.rest.access import Asking, Caller, Delegated, OfClaim, Serving, shown
+from gangflow.xce.rest.access import Asking, Caller, Delegated, OfClaim, Serving, done, shown
 from gangflow.xce.rest.admitting import Submission, admitted_claim
 from gangflow.xce.rest.json_text import StrictRoute
 from gangflow.xce.rest.messages import Done, Submitted
@@ -53,8 +53,7 @@ async def claim(found: OfClaim, caller: Caller, service: Serving) -> Response:
 @router.delete("/{claim:path}", response_model=Done)
 async def delete(found: OfClaim, caller: Caller, asked: Asking, service: Serving) -> Response:
     """Release a standalone claim. 409 `in_use` while a live group uses it, `conflict` for a group's own."""
-    await service.command(DeleteClaim(found.id, asked), caller)
-    return shown(Done(seq=service.controller.seq))
+    return await done(DeleteClaim(found.id, asked), caller, service)
 
 
 def _id(view: ClaimView) -> str:

@@ -18,7 +18,7 @@ from gangflow.xce.core.inputs import (
     SuspendGroup,
 )
 from gangflow.xce.core.state import Group, GroupState
-from gangflow.xce.rest.access import Asking, Caller, Delegated, OfGroup, Service, Serving, shown
+from gangflow.xce.rest.access import Asking, Caller, Delegated, OfGroup, Service, Serving, done, shown
 from gangflow.xce.rest.admitting import Submission, admitted
 from gangflow.xce.rest.explain import why_view
 from gangflow.xce.rest.json_text import StrictRoute
@@ -78,13 +78,13 @@ async def group(found: OfGroup, caller: Caller, service: Serving) -> Response:
 @router.delete("/groups/{group}", response_model=Done)
 async def cancel(found: OfGroup, caller: Caller, asked: Asking, service: Serving) -> Response:
     """Tear the group down to CANCELLED."""
-    return await _done(EndGroup(found.id, GroupState.CANCELLED, "user", "", asked), caller, service)
+    return await done(EndGroup(found.id, GroupState.CANCELLED, "user", "", asked), caller, service)
 
 
 @router.post("/groups/{group}:fail", response_model=Done)
 async def fail(found: OfGroup, body: FailBody, caller: Caller, asked: Asking, service: Serving) -> Response:
     """Tear the group down to FAILED, with that cause; a coordinator's verdict on the whole group."""
-    return await _done(EndGroup(found.id, GroupState.FAILED, body.cause, body.message, asked), caller, service)
+    return await done(EndGroup(found.id, GroupState.FAILED, body.cause, body.message, asked), caller, service)
 
 
 @router.post("/groups/{group}:suspend", response_model=GroupMoved)
@@ -108,7 +108,7 @@ async def restart(found: OfGroup, caller: Caller, asked: Asking, service: Servin
 @router.delete("/groups/{group}/excluded/{host}", response_model=Done)
 async def lift(found: OfGroup, host: str, caller: Caller, asked: Asking, service: Serving) -> Response:
     """The group may use an excluded host again."""
-    return await _done(LiftExclusion(found.id, host, asked), caller, service)
+    return await done(LiftExclusion(found.id, host, asked), caller, service)
 
 
 @router.get("/groups/{group}/why", response_model=WhyView)
@@ -156,11 +156,6 @@ async def _listed(
 
     # A thousand groups take a tenth of a second, in which heartbeats and commands must not wait.
     return await asyncio.to_thread(listed)
-
-
-async def _done(command: Command, caller: Principal, service: Service) -> Response:
-    await service.command(command, caller)
-    return shown(Done(seq=service.controller.seq))
 
 
 async def _moved(command: Command, group: str, caller: Principal, service: Service) -> Response:

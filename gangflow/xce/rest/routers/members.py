@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 
 from gangflow.xce.core.inputs import ScaleGroup, StopMember
 from gangflow.xce.rest import rights
-from gangflow.xce.rest.access import Asking, Caller, OfGroup, OfMember, Serving, shown
+from gangflow.xce.rest.access import Asking, Caller, OfGroup, OfMember, Serving, done, shown
 from gangflow.xce.rest.json_text import StrictRoute
 from gangflow.xce.rest.messages import Done, ScaleBody, ScaleView
 from gangflow.xce.rest.pages import LIST_LIMIT, Cursor, Limit, page
@@ -57,5 +57,4 @@ async def change(found: OfGroup, change: str, caller: Caller, service: Serving) 
 @router.delete("/members/{member}", response_model=Done)
 async def stop(found: OfGroup, member: OfMember, caller: Caller, asked: Asking, service: Serving) -> Response:
     """Stop one member for good: no rule is asked, its minimum counts as 0, the rest goes on."""
-    await service.command(StopMember(found.id, member.name, asked), caller)
-    return shown(Done(seq=service.controller.seq))
+    return await done(StopMember(found.id, member.name, asked), caller, service)

@@ -21,6 +21,7 @@ from gangflow.xce.rest.access import (
     Service,
     Serving,
     client_of,
+    done,
     over_for,
     require_newest,
     shown,
@@ -43,22 +44,19 @@ async def report(group: OfGroup, slot: OfSlot, body: ReportBody, caller: Caller,
     if body.cause not in REPORTABLE_CAUSES:
         raise Refusal(422, "invalid_request", f"body.cause: {body.cause!r} is none of {', '.join(sorted(REPORTABLE_CAUSES))}")
     command = ReportSlot(group.id, *slot.key, body.incarnation, Cause(body.cause), body.message, asked)
-    await service.command(command, caller)
-    return shown(Done(seq=service.controller.seq))
+    return await done(command, caller, service)
 
 
 @router.post("/{index}:restart", response_model=Done)
 async def restart(group: OfGroup, slot: OfSlot, body: RestartBody, caller: Caller, asked: Asking, service: Serving) -> Response:
     """An operator's restart, outside rules and budgets. 409 `superseded` if the incarnation is not the newest."""
-    await service.command(RestartSlot(group.id, *slot.key, body.incarnation, asked), caller)
-    return shown(Done(seq=service.controller.seq))
+    return await done(RestartSlot(group.id, *slot.key, body.incarnation, asked), caller, service)
 
 
 @router.post("/{index}:drain", response_model=Done)
 async def drain(group: OfGroup, slot: OfSlot, body: DrainBody, caller: Caller, asked: Asking, service: Serving) -> Response:
     """Drain and stop the incarnation, cause `drained`; the rules decide what follows. 409 `superseded` if not the newest."""
-    await service.command(DrainSlot(group.id, *slot.key, body.incarnation, asked), caller)
-    return shown(Done(seq=service.controller.seq))
+    return await done(DrainSlot(group.id, *slot.key, body.incarnation, asked), caller, service)
 
 
 @router.post("/{index}:signal", response_model=Done)
