@@ -24,7 +24,7 @@ TINY: Final = "tiny"
 _OF_THE_GROUP = (
     *("name", "priority", "python", "vllm", "max_restarts", "reward_replicas", "ref_replicas"),
     *("actor_cpu", "actor_mem", "rollout_cpu", "rollout_mem", "reward_cpu", "reward_mem", "ref_cpu", "ref_mem"),
-    *("max_rollouts", "start_timeout", "level", "pack_actor", "gpus_per_host", "vllm_args"),
+    *("max_rollouts", "start_timeout", "level", "pack_actor", "vllm_args"),
 )
 
 Count = Annotated[Whole, Field(ge=1)]
@@ -47,7 +47,7 @@ class LmConfig(Spec):
     model: Annotated[Text, Field(min_length=1)] = TINY
     """The first policy: `tiny`, which is made on the spot, or the absolute path of a model folder as the hosts see it."""
     model_sha256: Text = ""
-    """With a path: its checksum, by which it is copied into the cache of each host and verified; without, it is read in place."""
+    """With a path: its checksum, to copy it into the cache of each host and verify it; without, it is read in place."""
     ref_model: Text = ""
     """The frozen policy of the KL term; empty: the first policy. A path like `model`, always read in place."""
     problems: Annotated[Text, Field(min_length=1)] = "sums"
@@ -114,7 +114,7 @@ class LmConfig(Spec):
     evaluate_prompts: Count = 200
     """Held-out problems at most that are measured."""
     max_drift: Positive = 1e-3
-    """Largest |trainer − engine| log-probability that still counts as rounding; more fails the run. Of the newest version only."""
+    """Largest |trainer − engine| log-probability of a token of the newest version that is still rounding; more fails the run."""
     probe_tolerance: Positive = 1e-4
     """Largest difference of the engine's log-probabilities from the trainer's after a push; more keeps the engine out."""
     patience: Duration = 120_000
