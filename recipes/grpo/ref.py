@@ -13,8 +13,8 @@ import numpy as np
 from gangflow.recipes.grpo import task
 from gangflow.recipes.grpo.config import Config
 from gangflow.recipes.grpo.policy import Policy
-from gangflow.recipes.grpo.serving import Answer, serve
 from gangflow.recipes.grpo.wire import pack, unpack
+from gangflow.recipes.services.serving import Answer, serve
 
 
 def judge(policy: Policy) -> Answer:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from gangflow.recipes.grpo import task
-from gangflow.recipes.grpo.serving import serve
 from gangflow.recipes.grpo.wire import pack, unpack
+from gangflow.recipes.services.serving import serve
 
 
 def score(request: dict[str, Any]) -> dict[str, Any]:

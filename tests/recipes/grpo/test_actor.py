@@ -21,7 +21,7 @@ from gangflow.recipes.grpo.build import CLAIM
 from gangflow.recipes.grpo.config import Config
 from gangflow.recipes.grpo.plot import read_metrics
 from gangflow.recipes.grpo.policy import Policy
-from gangflow.recipes.grpo.serving import JsonServer
+from gangflow.recipes.services.serving import JsonServer
 
 CONFIG = Config(steps=12, prompts=8, samples=4, checkpoint_every=5, evaluate_every=4)
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from gangflow.recipes.grpo import ref, reward, task
-from gangflow.recipes.grpo.judges import JudgeFailed, Judges, WrongReference
+from gangflow.recipes.grpo.judges import Judges, WrongReference
 from gangflow.recipes.grpo.policy import Policy
-from gangflow.recipes.grpo.serving import JsonServer
+from gangflow.recipes.services.asking import ServiceFailed
+from gangflow.recipes.services.serving import JsonServer
 
 
 @contextmanager
@@ -82,14 +83,14 @@ def test_a_server_that_is_away_is_asked_again_where_it_is_by_then() -> None:
 def test_a_server_that_stays_away_fails_with_its_address() -> None:
     with _both() as dead:
         pass
-    with _judges(lambda member: [dead], patience_s=0.2) as judges, pytest.raises(JudgeFailed, match=dead):
+    with _judges(lambda member: [dead], patience_s=0.2) as judges, pytest.raises(ServiceFailed, match=dead):
         judges.rewards(*_some())
 
 
 def test_a_refused_request_is_not_asked_again() -> None:
     with _both() as url, _judges(lambda member: [url]) as judges:
         prompts, answers = _some()
-        with pytest.raises(JudgeFailed, match=r"status 400.*3 answers"):
+        with pytest.raises(ServiceFailed, match=r"status 400.*3 answers"):
             judges.rewards(prompts, answers[:3])
         assert judges.repeated == 0
 

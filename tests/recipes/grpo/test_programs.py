@@ -124,7 +124,7 @@ class PlayedContext:
         async def load(slot: int) -> None:
             engine = EmbeddedEngine(self._running["rollout", slot].url, 1, 1)
             await engine.pause("wait", 5)
-            assert await engine.load(head, 5) == head.weights
+            assert await engine.load(head, 5, 1) == head.weights
             await engine.resume(5)
             await engine.close()
 

@@ -1,6 +1,7 @@
-"""The HTTP server of the reward and reference programs: JSON by POST, `/health` by GET, connections kept open.
+"""The HTTP server of a recipe's small services (reward, reference, critic): JSON by POST, `/health` by GET.
 
-Standard library only: such a program is ready, and back after a kill, as soon as numpy is imported.
+Connections are kept open. Standard library only: such a program is ready, and back after a kill, as soon as what it computes
+with is imported.
 """
 
 from __future__ import annotations
