@@ -4,17 +4,27 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready-dev
+# Two more for what the engine tests start: a trainer's (torch, transformers, TRL) and vLLM's own.
+RL := .venv-rl
+RL_READY := $(RL)/.ready-rl
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: demo test check bench fmt types lint fast sim nightly browser clean
+.PHONY: demo test engines test-engines check bench fmt types lint fast sim nightly browser clean
 
 demo: $(READY)
 	@$(BIN)/gangflow demo
 
-# Everything but the `slow` tests; the browser is fetched from Debian's packages where that is possible.
+# Everything but the `slow` tests and those of real engines; the browser is fetched from Debian's packages where that is possible.
 test: $(READY) browser
-	@$(BIN)/python -m pytest -m "not slow" -q
+	@$(BIN)/python -m pytest -m "not slow" -q --ignore=tests/engines
+
+# Real vLLM servers and a torch trainer on this CPU: 5 GB, five to ten minutes, once.
+engines: $(RL_READY)
+	@PYTHON=$(PYTHON) bash integrations/vllm/setup_cpu.sh .venv-vllm
+
+test-engines: engines
+	@$(RL)/bin/python -m pytest tests/engines -m "not slow" -q
 
 check: $(READY) fmt lint types fast sim
 
@@ -36,7 +46,7 @@ sim: $(READY)
 	@SEEDS=200 $(BIN)/python -m pytest -q tests/property/test_machine_stateful.py
 
 nightly: $(READY) browser
-	@SEEDS=2000 FUZZ_EXAMPLES=300 $(BIN)/python -m pytest -q
+	@SEEDS=2000 FUZZ_EXAMPLES=300 $(BIN)/python -m pytest -q --ignore=tests/engines
 
 bench: $(READY)
 	@$(BIN)/python tests/benchmarks/run_all.py
@@ -57,5 +67,14 @@ $(READY): pyproject.toml
 	@$(BIN)/python -m pip install --quiet -e '.[dev]'
 	@touch $@
 
+# Without its stamp it was left half-made, and is made anew; with an old one it is completed.
+$(RL_READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gangflow needs Python 3.11 or newer; this is $$($(PYTHON) -V). Set PYTHON=…"; exit 1; }
+	@echo "setting up $(RL) (a few minutes, once)"
+	@[ -f $@ ] || $(PYTHON) -m venv --clear $(RL)
+	@$(RL)/bin/python -m pip install --quiet --upgrade pip
+	@$(RL)/bin/python -m pip install --quiet -e '.[rl,plot,test]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) out dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(RL) .venv-vllm out dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

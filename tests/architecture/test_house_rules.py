@@ -90,6 +90,27 @@ def test_every_import_is_declared() -> None:
     assert not undeclared
 
 
+TRAINERS = ("recipes/lm", "recipes/grpo/lm", "recipes/rlhf_ppo", "integrations/trl")
+"""Rooms whose programs may need the extra `rl`; what builds and configures their groups may not."""
+
+
+def test_only_a_trainers_programs_need_the_extra_rl() -> None:
+    """A group is built, rendered and submitted where there is no torch."""
+    import tomllib
+
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["rl"]
+    heavy = {re.split(r"[\[>=<~! ]", need)[0].lower().replace("-", "_") for need in extra}
+    offenders = [
+        str(path.relative_to(ROOT))
+        for path in _sources("gangflow", "recipes", "integrations")
+        if {name.split(".")[0] for name in _imports(path)} & heavy
+        and (
+            path.stem in {"__init__", "build", "config", "presets"} or not any(path.is_relative_to(ROOT / r) for r in TRAINERS)
+        )
+    ]
+    assert not offenders
+
+
 def test_import_contract() -> None:
     """The direction of imports, as `pyproject.toml` states it for import-linter."""
     linter = Path(sys.executable).with_name("lint-imports")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
 import venv
 from pathlib import Path
 from zipfile import ZipFile
@@ -23,11 +24,32 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(out.glob("gangflow-*.whl"))
 
 
+def test_the_sdist_has_the_sources_and_no_environment(tmp_path: Path) -> None:
+    """Folders such as .venv-vllm lie beside the sources, and weigh gigabytes."""
+    command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False, timeout=170)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    with tarfile.open(next(tmp_path.glob("gangflow-*.tar.gz"))) as archive:
+        names = [name.partition("/")[2] for name in archive.getnames()]
+    # Beside the folders that pyproject names: git's list of what is ignored, and the metadata.
+    assert {name.split("/")[0] for name in names} == {
+        "gangflow", "tests", "docs", "README.md", "LICENSE", "CHANGELOG.md", "Makefile",
+        "pyproject.toml", "PKG-INFO", ".gitignore",
+    }  # fmt: skip
+    assert "gangflow/integrations/vllm/setup_cpu.sh" in names
+    assert not [name for name in names if "site-packages" in name]
+
+
 def test_the_wheel_installs_nothing_called_recipes(wheel: Path) -> None:
     names = ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"gangflow"}
-    for wanted in ("gangflow/py.typed", "gangflow/specs/resreq.lark", "gangflow/recipes/grpo/build.py"):
+    for wanted in (
+        "gangflow/py.typed",
+        "gangflow/specs/resreq.lark",
+        "gangflow/recipes/grpo/build.py",
+        "gangflow/integrations/vllm/setup_cpu.sh",
+    ):
         assert wanted in names
     assert any(name.startswith("gangflow/integrations/embedded/") for name in names)
 
