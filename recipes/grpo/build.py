@@ -10,25 +10,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from gangflow.recipes.grpo.config import PRESETS, VARIABLE, Config
+from gangflow.recipes.services.rules import CKPT, PORT, WRONG_POLICY, actor_rules, ms, restart, rollout_rules, served, watched
 from gangflow.specs.claims import Claim
 from gangflow.specs.cluster import ClusterSpec, HostSpec
 from gangflow.specs.coordinator import RLCoordinator
-from gangflow.specs.failure import Backoff, FailureMatch, FailureRule
 from gangflow.specs.group import CoStartGroup
 from gangflow.specs.member import Job, ReplicaSet
-from gangflow.specs.probes import HttpProbe
 
-__all__ = ["PRESETS", "Config", "build", "cluster"]
+__all__ = ["CLAIM", "PORT", "PRESETS", "WRONG_POLICY", "Config", "build", "cluster"]
 
-CLAIM: Final = "ckpt"
-"""The shared folder: checkpoints, weights, metrics, result."""
-PORT: Final = "http"
-FLOOR_AFTER_QUORUM_MS: Final = 30_000
-WRONG_POLICY: Final = 65
-"""Exit code of an actor that must not go on: its engines or its reference are not what it thinks. A restart would not help."""
+CLAIM = CKPT
 
 
 def build(config: Config) -> CoStartGroup:
@@ -51,50 +45,39 @@ def build(config: Config) -> CoStartGroup:
             engine="embedded",
             min_rollouts=config.min_rollouts,
             max_staleness=0,
-            quorum_timeout=_ms(config.quorum_timeout),
-            hang_timeout=_ms(config.hang_timeout),
+            quorum_timeout=ms(config.quorum_timeout),
+            hang_timeout=ms(config.hang_timeout),
         ),
         members={
             "actor": Job(
                 _command(config, "actor"),
                 resources=_resources(config, gpu=True),
                 termination_grace="5s",
-                on_failure=[
-                    FailureRule("fail_group", match=FailureMatch(cause=("app_exit",), exit_codes=(WRONG_POLICY,))),
-                    _restart(config, then="fail_group"),
-                ],
+                on_failure=actor_rules(config.max_restarts),
             ),
             "rollout": ReplicaSet(
                 _command(config, "rollout"),
                 replicas=config.rollouts,
                 min_replicas=config.min_rollouts,
                 resources=_resources(config, gpu=True),
-                # Too few of them is the coordinator's to judge, which knows who is eligible; XCE's floor is behind it.
-                on_failure=[
-                    _restart(
-                        config,
-                        then="tolerate",
-                        floor=config.min_rollouts,
-                        floor_grace=_ms(config.quorum_timeout + FLOOR_AFTER_QUORUM_MS),
-                    )
-                ],
-                **_service(),
+                on_failure=rollout_rules(config.max_restarts, config.min_rollouts, config.quorum_timeout),
+                **served(),
             ),
             "reward": ReplicaSet(
                 _command(config, "reward"),
                 replicas=1,
                 resources=_resources(config, gpu=False),
-                on_failure=[_restart(config, then="fail_group")],
-                live=HttpProbe(PORT, "/health", period="2s", timeout="5s", failures=3),
-                **_service(),
+                on_failure=[restart(config.max_restarts, then="fail_group")],
+                live=watched(),
+                **served(),
             ),
             "ref": ReplicaSet(
                 _command(config, "ref"),
                 replicas=1,
                 resources=_resources(config, gpu=True),
-                on_failure=[_restart(config, then="fail_group")],
-                live=HttpProbe(PORT, "/health", period="2s", timeout="5s", failures=3),
-                **_service(),
+                on_failure=[restart(config.max_restarts, then="fail_group")],
+                live=watched(),
+                **served(),
             ),
         },
     )
@@ -128,28 +111,3 @@ def _resources(config: Config, *, gpu: bool) -> dict[str, Any]:
     if gpu and config.gpus:
         wanted["gpus"] = config.gpus / 1_000
     return wanted
-
-
-def _restart(config: Config, *, then: str, **floor: Any) -> FailureRule:
-    """Restart what failed by itself, soon: nothing of a program's start is worth a long wait."""
-    return FailureRule(
-        "restart_member",
-        max_restarts=config.max_restarts,
-        window="1h",
-        backoff=Backoff(initial=_ms(200), factor=2, max=_ms(10_000)),
-        then=then,
-        **floor,
-    )
-
-
-def _service() -> dict[str, Any]:
-    return {
-        "ports": [PORT],
-        "ready": HttpProbe(PORT, "/health", period="200ms", timeout="2s", successes=1),
-        "termination_grace": "3s",
-    }
-
-
-def _ms(duration: int) -> Any:
-    """A number of milliseconds as specs read it: a bare number would mean seconds."""
-    return f"{duration}ms"
