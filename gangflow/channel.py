@@ -8,7 +8,9 @@ event stream. These are the values, as frozen words with their JSON; both ends a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,8 +48,54 @@ class WeightsId:
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a weights id: {document!r}") from error
 
+    def label(self) -> str:
+        """As an engine carries it that knows weights by a name: `1/80/<sha256>`."""
+        return f"{self.actor_incarnation}/{self.version}/{self.sha256}"
+
+    @classmethod
+    def from_label(cls, text: str) -> WeightsId | None:
+        """The id that a label says; None for every other name (`default`, one of somebody else's)."""
+        match = _LABEL.fullmatch(text)
+        return cls(int(match[1]), int(match[2]), match[3]) if match else None
+
     def __str__(self) -> str:
         return f"{self.actor_incarnation}/{self.version}/{self.sha256[:8]}"
+
+
+_LABEL = re.compile(r"(\d+)/(\d+)/([0-9a-f]{64})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What the trainer's new policy says of a few tokens: an engine that says otherwise did not load that policy."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """`logprobs[i]` is the log-probability (natural, temperature 1) of `tokens[i + 1]` after `tokens[: i + 1]`."""
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) < 2 or len(self.logprobs) != len(self.tokens) - 1:
+            raise ValueError(f"a probe of {len(self.tokens)} tokens needs one log-probability less, not {len(self.logprobs)}")
+        if not all(math.isfinite(logprob) for logprob in self.logprobs):
+            raise ValueError("a probe's log-probabilities are finite: this policy is broken")
+
+    def difference(self, found: Sequence[float]) -> float:
+        """The largest |trainer − engine|; infinite when the engine gave another number of them, or one that is not finite."""
+        if len(found) != len(self.logprobs) or not all(math.isfinite(logprob) for logprob in found):
+            return math.inf
+        return max(abs(mine - theirs) for mine, theirs in zip(self.logprobs, found, strict=True))
+
+    def document(self) -> dict[str, Any]:
+        return {"tokens": list(self.tokens), "logprobs": list(self.logprobs)}
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> Probe:
+        """ValueError when it is none."""
+        try:
+            tokens, logprobs = document["tokens"], document["logprobs"]
+            return cls(tuple(int(token) for token in tokens), tuple(float(logprob) for logprob in logprobs))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a probe: {document!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +104,18 @@ class Head:
 
     weights: WeightsId
     path: str
+    probe: Probe | None = None
+    """How an engine is asked, before it serves them, whether it really has them."""
 
     def render(self) -> str:
-        return json.dumps({**self.weights.document(), "path": self.path})
+        probe = {"probe": self.probe.document()} if self.probe else {}
+        return json.dumps({**self.weights.document(), "path": self.path, **probe})
 
     @classmethod
     def parse(cls, text: str) -> Head:
         document = _object(text, HEAD)
-        return cls(WeightsId.parse(document), str(document.get("path", "")))
+        probe = document.get("probe")
+        return cls(WeightsId.parse(document), str(document.get("path", "")), Probe.parse(probe) if probe else None)
 
 
 @dataclass(frozen=True, slots=True)

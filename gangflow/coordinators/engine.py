@@ -8,12 +8,13 @@ from typing import Any, Literal, Protocol
 from gangflow.channel import Head, WeightsId
 from gangflow.errors import GangflowError
 
-PauseMode = Literal["wait", "abort"]
-"""`wait`: nothing new begins, what runs may end. `abort`: what runs ends now, unanswered."""
+PauseMode = Literal["wait", "keep", "abort"]
+"""`wait`: nothing new begins, what runs may end. `keep`: what runs stands still, and goes on after `resume` with what is loaded
+then. `abort`: what runs ends now, unanswered."""
 
 
 class EngineRefused(GangflowError):
-    """The engine answered, and did not do it. It has `weights` now, whole: an engine is never half-updated."""
+    """The engine answered, and did not do it. It has `weights` now, whole; None: nobody can say what it has."""
 
     code = "engine_refused"
 
@@ -47,11 +48,15 @@ class Engine(Protocol):
         ...
 
     async def generate(self, prompts: Sequence[Any], params: Mapping[str, Any], timeout_s: float) -> list[Any]:
-        """One sample for each prompt: a canary. The SDK asks for the real ones itself."""
+        """One sample for each prompt: a canary. The SDK asks for the real ones itself.
+
+        With `params={"score": True}` a prompt is token ids, and its output {"logprobs": […]}: the log-probability of each token
+        after the first, given those before it.
+        """
         ...
 
     async def pause(self, mode: PauseMode, timeout_s: float) -> None:
-        """Admit nothing more; returns when nothing runs."""
+        """Admit nothing more; returns when nothing runs. EngineRefused for a mode that this engine does not have."""
         ...
 
     async def resume(self, timeout_s: float) -> None:
@@ -62,8 +67,12 @@ class Engine(Protocol):
         """End what runs, unanswered; admission stays as it is."""
         ...
 
-    async def load(self, head: Head, timeout_s: float) -> WeightsId:
-        """Read, check the digest, swap as a whole; returns what it has now. Refused: the old weights are still there."""
+    async def load(self, head: Head, timeout_s: float, membership_version: int) -> WeightsId:
+        """Check the digest, load; returns what it has now, read back. Refused: `weights` of the error is what it has instead.
+
+        `membership_version` is that of the set of engines to which this load belongs: a collective that was built for another
+        one is refused, before anything blocks in it.
+        """
         ...
 
     async def version(self, timeout_s: float) -> WeightsId | None:

@@ -60,7 +60,7 @@ def judge_rollout(state: RLState, rollout: Rollout, now: int) -> tuple[RLState, 
     elif rollout.request_failures >= limits.hung_after and not rollout.health_failures:
         cause, message = Cause.HUNG, f"it answers /health, and {rollout.request_failures} requests in a row failed"
     elif rollout.sync_since_ms and now - rollout.sync_since_ms >= limits.sync_ms:
-        cause = Cause.STALE if rollout.failure and rollout.answered else Cause.HUNG
+        cause = Cause.DIVERGED if rollout.diverged else Cause.STALE if rollout.failure and rollout.answered else Cause.HUNG
         message = f"no new weights within {lasting(limits.sync_ms)}: {rollout.failure or 'no answer'}"
     if cause is None:
         return state, []

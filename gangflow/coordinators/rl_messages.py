@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gangflow.channel import Eligible, Head, WeightsId
+from gangflow.coordinators.engine import PauseMode
 from gangflow.coordinators.rl_state import Cause, Verb
 
 # --- observations ---------------------------------------------------------------------------------------------------
@@ -71,6 +72,8 @@ class EngineAnswered:
     """Of load and version: what the engine has now."""
     message: str = ""
     answered: bool = True
+    logprobs: tuple[float, ...] = ()
+    """Of generate: what the engine says of the probe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,15 @@ class HealthSeen:
     index: int
     incarnation: int
     ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSeen:
+    """What an engine says that it has, asked while nothing else was: one that lost its weights, or was given others."""
+
+    index: int
+    incarnation: int
+    weights: WeightsId | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +130,7 @@ Observation = (
     | TrainerFailed
     | EngineAnswered
     | HealthSeen
+    | VersionSeen
     | BeatSeen
     | BeatMissing
     | BeatsUnknown
@@ -145,7 +158,11 @@ class EngineCall:
     call: int
     timeout_ms: int
     head: Head | None = None
-    """Of load: what to load."""
+    """Of load: what to load. Of generate: whose probe."""
+    mode: PauseMode = "wait"
+    """Of pause."""
+    membership_version: int = 0
+    """Of load: the set of engines that it belongs to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from gangflow.coordinators.rl_messages import (
     Stop,
     Tick,
     TrainerFailed,
+    VersionSeen,
 )
 from gangflow.coordinators.rl_state import (
     ANSWERING,
@@ -81,6 +82,8 @@ def _observe(state: RLState, seen: Observation, now: int) -> RLState:
             return _engine(state, seen, now)
         case HealthSeen():
             return _health(state, seen, now)
+        case VersionSeen():
+            return _version(state, seen)
         case BeatSeen():
             return _beat(state, seen, now)
         case BeatMissing(age_ms):
@@ -214,15 +217,42 @@ def _engine(state: RLState, seen: EngineAnswered, now: int) -> RLState:
         return state.put(replace(rollout, failure=seen.message, answered=seen.answered, verb=Verb.ABORT))
     if verb is Verb.LOAD and seen.ok and (rollout.target is None or seen.weights != rollout.target.weights):
         seen = replace(seen, ok=False, message=f"it loaded {seen.weights}, not {rollout.target and rollout.target.weights}")
+    diverged = ""
+    if verb is Verb.GENERATE and seen.ok and (diverged := _disagreement(state, rollout, seen)):
+        seen = replace(seen, ok=False, message=diverged)
     if not seen.ok:
-        weights = seen.weights if verb is Verb.LOAD else rollout.weights
+        # Of a load only the engine knows what it has now; one that disagrees on the probe does not have what it says.
+        weights = seen.weights if verb is Verb.LOAD else None if diverged else rollout.weights
         failed = replace(rollout, failure=seen.message, answered=seen.answered, weights=weights, target=None)
-        return state.put(replace(failed.move(RolloutState.STALE), retry_at_ms=now + state.limits.retry_ms))
-    if verb is Verb.RESUME:
-        return state.put(replace(rollout.move(RolloutState.SERVING), sync_since_ms=0, retry_at_ms=0, failure=""))
+        failed = replace(failed.move(RolloutState.STALE), diverged=bool(diverged), retry_at_ms=now + state.limits.retry_ms)
+        return state.put(failed)
+    if verb is Verb.RESUME and rollout.target is not None and rollout.target.probe is not None:
+        return state.put(replace(rollout, verb=Verb.GENERATE))
+    if verb in {Verb.RESUME, Verb.GENERATE}:
+        serving = replace(rollout.move(RolloutState.SERVING), sync_since_ms=0, retry_at_ms=0, failure="", diverged=False)
+        return state.put(serving)
     if verb is Verb.LOAD:
         return state.put(replace(rollout, weights=seen.weights, verb=Verb.RESUME))
     return state.put(replace(rollout, verb=Verb.LOAD))
+
+
+def _disagreement(state: RLState, rollout: Rollout, seen: EngineAnswered) -> str:
+    """Empty when the engine's log-probabilities are the trainer's."""
+    probe = rollout.target.probe if rollout.target else None
+    difference = probe.difference(seen.logprobs) if probe else 0.0
+    tolerance = state.limits.probe_tolerance
+    if difference <= tolerance:
+        return ""
+    return (
+        f"its log-probabilities differ by {difference:.2g} from the trainer's, {tolerance:g} is allowed: it has other weights"
+    )
+
+
+def _version(state: RLState, seen: VersionSeen) -> RLState:
+    rollout = state.rollout(seen.index)
+    if rollout is None or rollout.incarnation != seen.incarnation or rollout.state is not RolloutState.SERVING or rollout.call:
+        return state
+    return state if seen.weights == rollout.weights else state.put(replace(rollout, weights=seen.weights))
 
 
 def _health(state: RLState, seen: HealthSeen, now: int) -> RLState:
@@ -308,8 +338,9 @@ def _drive(state: RLState, rollout: Rollout, now: int) -> tuple[RLState, list[Ac
         return _call(state, replace(rollout.move(RolloutState.SYNCING), retry_at_ms=0), Verb.PAUSE)
     if rollout.state is RolloutState.SYNCING and rollout.call == 0 and rollout.verb is not None:
         verb = rollout.verb
-        if verb is Verb.RESUME and not current(state, rollout.weights):
-            verb = Verb.LOAD  # Newer weights came while it was loading.
+        if verb in {Verb.RESUME, Verb.GENERATE} and not current(state, rollout.weights):
+            # Newer weights came meanwhile. What was resumed already is paused again.
+            verb = Verb.LOAD if verb is Verb.RESUME else Verb.PAUSE
         return _call(state, rollout, verb)
     return state, []
 
@@ -330,8 +361,20 @@ def _may_leave(state: RLState) -> bool:
 def _call(state: RLState, rollout: Rollout, verb: Verb) -> tuple[RLState, list[Action]]:
     limits = state.limits
     number = state.next_call
-    head = state.goal if verb is Verb.LOAD else None
-    rollout = replace(rollout, verb=verb, call=number, target=head if verb is Verb.LOAD else rollout.target)
-    timeout = limits.sync_ms // 3 if verb in {Verb.PAUSE, Verb.LOAD} else min(limits.hop_ms, limits.sync_ms // 3)
-    call = EngineCall(verb, rollout.index, rollout.incarnation, rollout.url, number, max(1, timeout), head)
+    head = state.goal if verb is Verb.LOAD else rollout.target
+    rollout = replace(rollout, verb=verb, call=number, target=head)
+    working = verb in {Verb.PAUSE, Verb.LOAD, Verb.GENERATE}
+    timeout = limits.sync_ms // 3 if working else min(limits.hop_ms, limits.sync_ms // 3)
+    call = EngineCall(
+        verb,
+        rollout.index,
+        rollout.incarnation,
+        rollout.url,
+        number,
+        max(1, timeout),
+        head if verb in {Verb.LOAD, Verb.GENERATE} else None,
+        # What runs on an engine with wrong weights is not worth keeping.
+        "abort" if rollout.diverged else limits.pause,
+        verdict(state).membership_version,
+    )
     return replace(state.put(rollout), next_call=number + 1), [call]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from gangflow.channel import Eligible, Head, Serving, WeightsId
+from gangflow.coordinators.engine import PauseMode
 from gangflow.errors import GangflowError
 
 
@@ -62,12 +63,14 @@ class InvalidTransition(GangflowError):
 
 
 class Verb(StrEnum):
-    """What a coordinator asks of an engine (`health` is asked all the time, `generate` by the actor's SDK)."""
+    """What a coordinator asks of an engine (`health` is asked all the time, and the samples are the actor's SDK's matter)."""
 
     PAUSE = "pause"
     RESUME = "resume"
     ABORT = "abort"
     LOAD = "load"
+    GENERATE = "generate"
+    """The canary: what it says of the head's probe, before it is given work."""
     VERSION = "version"
     RELEASE = "release"
 
@@ -94,6 +97,10 @@ class Limits:
     unhealthy_ms: int = 10_000
     sync_ms: int = 30_000
     no_progress_ms: int = 600_000
+    pause: PauseMode = "wait"
+    """What happens to running requests when new weights are brought."""
+    probe_tolerance: float = 1e-4
+    """How far the engine's log-probabilities of a probe may be from the trainer's."""
     suspect_after: int = 3
     """Health checks in a row that fail before nothing new is sent there."""
     hung_after: int = 3
@@ -131,6 +138,8 @@ class Rollout:
     """Why the last verb failed."""
     answered: bool = False
     """The last failed verb was answered (a refusal), not met by silence."""
+    diverged: bool = False
+    """The last sync ended in a probe on which trainer and engine disagree."""
     health_failures: int = 0
     unhealthy_since_ms: int = 0
     request_failures: int = 0

@@ -11,25 +11,12 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Mapping
-from importlib import import_module
 
-from gangflow.coordinators.engine import EngineFactory
 from gangflow.coordinators.shell import Coordinator
+from gangflow.engines import kind
 from gangflow.errors import Fenced, GangflowError, NotFound, SetupError, Unauthorized
 from gangflow.specs.coordinator import RLCoordinator
 from gangflow.xce.rest.aclient import AsyncClient
-
-ADAPTERS = {"embedded": ("gangflow.integrations.embedded.adapter", "EmbeddedEngine")}
-"""Engine name of a spec → where its adapter lives; imported only when it is used."""
-
-
-def engines(name: str) -> Mapping[str, EngineFactory]:
-    """The adapter of that engine; empty when there is none."""
-    if name not in ADAPTERS:
-        return {}
-    module, attribute = ADAPTERS[name]
-    return {name: getattr(import_module(module), attribute)}
 
 
 async def coordinate(client: AsyncClient, group: str) -> str:
@@ -38,7 +25,7 @@ async def coordinate(client: AsyncClient, group: str) -> str:
     if document.get("coordinator") is None:
         raise SetupError(f"group {group} has no coordinator in its spec: XCE's failure policy alone holds")
     config = RLCoordinator.model_validate(document["coordinator"])
-    return await Coordinator(client, group, config, engines(config.engine)).run()
+    return await Coordinator(client, group, config, kind(config.engine).adapter).run()
 
 
 def main() -> int:

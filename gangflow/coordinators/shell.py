@@ -7,9 +7,10 @@ member, and its successor goes on. Plain asyncio: an actor of Ray, a process (`r
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from gangflow.channel import ELIGIBLE, FAILURE, HEAD, Eligible, WeightsId
@@ -28,6 +29,7 @@ from gangflow.coordinators.rl_messages import (
     ReportCause,
     Stop,
     Tick,
+    VersionSeen,
 )
 from gangflow.coordinators.rl_reaction import begin, react
 from gangflow.coordinators.rl_state import RLState, Verb
@@ -55,6 +57,8 @@ HEALTH_PERIOD_S = 1.0
 HEALTH_RETRY_S = 0.25
 """After a failure. Three failures take a rollout out: an engine that is known dead is out within 2 s."""
 HEALTH_TIMEOUT_S = 1.0
+VERSION_EVERY = 5
+"""Health checks: so often an engine is asked, too, which weights it has."""
 BEAT_PERIOD_S = 2.0
 AWAY_S = 0.5
 """Between two tries while XCE does not answer."""
@@ -85,17 +89,15 @@ class Coordinator:
         client: GroupServices,
         group: str,
         config: RLCoordinator,
-        engines: Mapping[str, EngineFactory],
+        engine: EngineFactory,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if config.engine not in engines:
-            raise SetupError(f"no adapter for the engine {config.engine!r}; there are: {', '.join(sorted(engines))}")
         self.state: RLState = begin(watch.limits(config), 0)
         self._client = client
         self._group = group
         self._config = config
-        self._factory = engines[config.engine]
+        self._factory = engine
         self._clock = clock
         self._inbox: asyncio.Queue[tuple[Observation | Exception, int]] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -226,17 +228,14 @@ class Coordinator:
         """One verb, after those that were sent to this engine before."""
         key = (call.index, call.incarnation)
         engine, timeout_s = self._engine(key, call.url), call.timeout_ms / 1_000
-        weights: WeightsId | None = None
         try:
             async with asyncio.timeout(timeout_s), self._lanes.setdefault(key, asyncio.Lock()):
-                weights = await _perform(engine, call, timeout_s)
+                answer = await _perform(engine, call, timeout_s)
         except EngineRefused as error:
             answer = EngineAnswered(call.index, call.incarnation, call.call, False, error.weights, error.message)
         except (EngineSilent, TimeoutError) as error:
             message = str(error) or f"{call.verb}: no answer within {timeout_s:g} s"
             answer = EngineAnswered(call.index, call.incarnation, call.call, False, None, message, answered=False)
-        else:
-            answer = EngineAnswered(call.index, call.incarnation, call.call, True, weights)
         self._observe(answer)
 
     def _engine(self, key: tuple[int, int], url: str) -> Engine:
@@ -311,7 +310,7 @@ class Coordinator:
     async def _watch_health(self, key: tuple[int, int], engine: Engine) -> None:
         index, incarnation = key
         well = True
-        while True:
+        for number in itertools.count(1):
             await asyncio.sleep(HEALTH_PERIOD_S if well else HEALTH_RETRY_S)
             try:
                 await engine.health(HEALTH_TIMEOUT_S)
@@ -322,6 +321,17 @@ class Coordinator:
                 if not well:
                     self._observe(HealthSeen(index, incarnation, ok=True))
                 well = True
+                if number % VERSION_EVERY == 0:
+                    await self._audit(key, engine)
+
+    async def _audit(self, key: tuple[int, int], engine: Engine) -> None:
+        """Ask what it has, between two verbs: only then is the answer true of what the reaction knows."""
+        async with self._lanes.setdefault(key, asyncio.Lock()):
+            try:
+                weights = await engine.version(HEALTH_TIMEOUT_S)
+            except (EngineRefused, EngineSilent):
+                return  # The health checks' matter.
+        self._observe(VersionSeen(*key, weights))
 
     # --- tasks
 
@@ -346,21 +356,33 @@ class Coordinator:
             await engine.close()
 
 
-async def _perform(engine: Engine, call: EngineCall, timeout_s: float) -> WeightsId | None:
+async def _perform(engine: Engine, call: EngineCall, timeout_s: float) -> EngineAnswered:
+    """The verb, done; raises when it was not."""
+    weights: WeightsId | None = None
+    logprobs: tuple[float, ...] = ()
     match call.verb:
         case Verb.PAUSE:
-            await engine.pause("wait", timeout_s)
+            await engine.pause(call.mode, timeout_s)
         case Verb.RESUME:
             await engine.resume(timeout_s)
         case Verb.ABORT:
             await engine.abort(timeout_s)
         case Verb.VERSION:
-            return await engine.version(timeout_s)
+            weights = await engine.version(timeout_s)
+        case Verb.GENERATE if call.head is not None and call.head.probe is not None:
+            logprobs = _scores(await engine.generate([list(call.head.probe.tokens)], {"score": True}, timeout_s))
         case Verb.RELEASE:
             await engine.release(timeout_s)
         case Verb.LOAD if call.head is not None:
-            return await engine.load(call.head, timeout_s)
-    return None
+            weights = await engine.load(call.head, timeout_s, call.membership_version)
+    return EngineAnswered(call.index, call.incarnation, call.call, True, weights, logprobs=logprobs)
+
+
+def _scores(outputs: list[Any]) -> tuple[float, ...]:
+    try:
+        return tuple(float(logprob) for logprob in outputs[0]["logprobs"])
+    except (LookupError, TypeError, ValueError) as error:
+        raise EngineRefused(f"an answer to the probe that is none: {outputs!r:.200}") from error
 
 
 def _give_up_after(since: float, error: GangflowError) -> None:

@@ -38,6 +38,8 @@ def limits(config: RLCoordinator) -> Limits:
         unhealthy_ms=config.unhealthy_timeout,
         sync_ms=config.sync_timeout,
         no_progress_ms=config.no_progress_timeout,
+        pause=config.pause,
+        probe_tolerance=config.probe_tolerance,
     )
 
 

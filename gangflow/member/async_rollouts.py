@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from typing import Any
 
+from gangflow.engines import kind
 from gangflow.member import rollouts
 from gangflow.member.async_follow import AsyncFollower
 from gangflow.member.books import Books
@@ -17,7 +18,7 @@ from gangflow.member.ledger import Ledger
 from gangflow.member.rollouts import REQUEST_TIMEOUT_S, flown
 from gangflow.member.round import BEAT_S, Letter, Round, facts_of, has_quorum, no_quorum
 from gangflow.member.samples import Counters, PromptSamples
-from gangflow.member.wire import Asked, HttpWire, Wire
+from gangflow.member.wire import Asked, Wire
 
 
 class AsyncRollouts:
@@ -135,7 +136,7 @@ class AsyncRollouts:
         mail: asyncio.Queue[Letter | None] = asyncio.Queue()
         running: dict[int, asyncio.Task[None]] = {}
         if self._wire is None:
-            self._wire = HttpWire()
+            self._wire = kind(facts_of(self._follower.newest).engine).wire()
         wire = self._wire
 
         async def fly(flight: Flight, asked: Asked) -> None:

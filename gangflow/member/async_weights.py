@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from gangflow.channel import WeightsId
+from gangflow.channel import Probe, WeightsId
 from gangflow.errors import GangflowError, NoQuorum, Superseded
 from gangflow.member.async_follow import AsyncFollower
 from gangflow.member.heartbeat import INTERVAL_S, Fields
@@ -34,14 +34,16 @@ class AsyncWeights:
         """The trainer's version: −1 before the first publish of this incarnation."""
         return self._steps.version
 
-    async def publish(self, version: int, path: str | os.PathLike[str], data: bytes | None = None) -> WeightsId:
+    async def publish(
+        self, version: int, path: str | os.PathLike[str], data: bytes | None = None, probe: Probe | None = None
+    ) -> WeightsId:
         """Make the file (or folder) at `path` the policy, as `version`; `Weights.publish` has the whole story.
 
         Cancelled, it is durable or not: publish the same version again, which is safe.
         """
         async with self._lock:
             self._steps.check(version)
-            head = await in_thread(lambda: self._steps.written(version, path, data))
+            head = await in_thread(lambda: self._steps.written(version, path, data, probe))
             self._steps.announce(head.weights)
             await self._steps.cell.awrite(self._values, head.render())
             self._steps.done(head.weights)

@@ -38,6 +38,7 @@ class CoordinatorFacts:
     min_rollouts: int = 1
     max_staleness: int = 0
     quorum_timeout_s: float = 60.0
+    engine: str = "embedded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,4 +148,4 @@ def coordinator_facts(document: Mapping[str, Any] | None) -> CoordinatorFacts | 
     from gangflow.specs.coordinator import RLCoordinator
 
     spec = RLCoordinator.model_validate(given)
-    return CoordinatorFacts(spec.rollout, spec.min_rollouts, spec.max_staleness, spec.quorum_timeout / 1_000)
+    return CoordinatorFacts(spec.rollout, spec.min_rollouts, spec.max_staleness, spec.quorum_timeout / 1_000, spec.engine)

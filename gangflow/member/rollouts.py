@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from gangflow.engines import kind
 from gangflow.member.books import Books
 from gangflow.member.dispatch import Flight
 from gangflow.member.endpoints import Endpoint
@@ -19,7 +20,7 @@ from gangflow.member.io import CLOSE_S, IoThread
 from gangflow.member.ledger import Ledger
 from gangflow.member.round import BEAT_S, Letter, Round, facts_of, has_quorum, no_quorum
 from gangflow.member.samples import Counters, PromptSamples, Published
-from gangflow.member.wire import Asked, HttpWire, RequestFailed, Wire
+from gangflow.member.wire import Asked, RequestFailed, Wire
 
 REQUEST_TIMEOUT_S = 120.0
 """For one chunk of prompts; pass `timeout_s` where generation is slower."""
@@ -153,7 +154,7 @@ class Rollouts:
     def _http(self) -> Wire:
         with self._lock:
             if self._wire is None:
-                self._wire = HttpWire()
+                self._wire = kind(facts_of(self._follower.picture).engine).wire()
             return self._wire
 
 

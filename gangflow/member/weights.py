@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from gangflow.channel import HEAD, Head, WeightsId
+from gangflow.channel import HEAD, Head, Probe, WeightsId
 from gangflow.errors import Conflict, NoQuorum, Superseded
 from gangflow.member.digest import digest, sync_tree, write_atomically
 from gangflow.member.endpoints import Picture
@@ -110,13 +110,13 @@ class Publishing:
         if version <= self.version:
             raise ValueError(f"version {version} does not follow {self.version}")
 
-    def written(self, version: int, path: str | os.PathLike[str], data: bytes | None) -> Head:
+    def written(self, version: int, path: str | os.PathLike[str], data: bytes | None, probe: Probe | None) -> Head:
         """Put the files on the disk, and name them by their content."""
         if data is not None:
             write_atomically(path, data)
         else:
             sync_tree(path)
-        return Head(WeightsId(self._incarnation, version, digest(path)), os.path.abspath(path))
+        return Head(WeightsId(self._incarnation, version, digest(path)), os.path.abspath(path), probe)
 
     def announce(self, weights: WeightsId) -> None:
         """From here on nothing older than `max_staleness` is sent anything, before the coordinator has even seen it."""
@@ -158,17 +158,22 @@ class Weights:
         """The trainer's version: −1 before the first publish of this incarnation."""
         return self.steps.version
 
-    def publish(self, version: int, path: str | os.PathLike[str], data: bytes | None = None) -> WeightsId:
+    def publish(
+        self, version: int, path: str | os.PathLike[str], data: bytes | None = None, probe: Probe | None = None
+    ) -> WeightsId:
         """Make the file (or folder) at `path` the policy, as `version`. Returns once that is durable.
 
         `data` is written there first, atomically; without it the path is already written, is synced, and must not change any
         more: use a new name for each version, in a claim that the rollouts share. Versions grow within an incarnation
         (ValueError); after a restart they may begin anew, since the incarnation is part of the id. Superseded when a newer
         incarnation of the actor has published.
+
+        `probe`: a few hundred tokens at most with the log-probabilities that this policy gives them. No rollout is asked for
+        samples of this version before its engine has said the same of them, within the coordinator's `probe_tolerance`.
         """
         with self._lock:
             self.steps.check(version)
-            head = self.steps.written(version, path, data)
+            head = self.steps.written(version, path, data, probe)
             self.steps.announce(head.weights)
             self.steps.cell.write(head.render())
             self.steps.done(head.weights)

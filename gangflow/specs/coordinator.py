@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from gangflow.specs.base import Name, Spec, Whole, later
+from gangflow.specs.base import Name, Spec, Whole, check, later, wrong
+from gangflow.specs.faults import listed, nearest
+from gangflow.specs.problems import Fault
 from gangflow.specs.quantity import Duration
 
 
@@ -16,9 +18,19 @@ def _kind(value: object) -> object:
     return value
 
 
-def _engine(value: object) -> object:
-    if value in ("vllm", "sglang"):
-        raise later(f"embedded: the {value} engine adapter is not part of this version")
+BUILT_IN_ENGINES = ("embedded", "vllm")
+ENGINES = "gangflow.engines"
+"""The entry point group of other engines."""
+
+
+def _engine(value: str) -> str:
+    if value in BUILT_IN_ENGINES:
+        return value
+    from importlib.metadata import entry_points  # only for a name that does not come with gangflow
+
+    names = (*BUILT_IN_ENGINES, *sorted(entry_points(group=ENGINES).names))
+    if value not in names:
+        raise wrong(listed(names), nearest(value, names))
     return value
 
 
@@ -36,8 +48,8 @@ class RLCoordinator(Spec):
     """The generators: a replica set."""
     port: Name = "http"
     """The rollout's port that the engine's verbs go to."""
-    engine: Annotated[Literal["embedded"], BeforeValidator(_engine)] = "embedded"
-    """The adapter that speaks to the rollouts."""
+    engine: Annotated[Name, AfterValidator(_engine)] = "embedded"
+    """What the rollouts run: `embedded`, `vllm`, or an entry point of `gangflow.engines`."""
     min_rollouts: Annotated[Whole, Field(ge=1)] = 1
     """Fewer eligible ones for longer than `quorum_timeout` fail the group."""
     max_staleness: Annotated[Whole, Field(ge=0)] = 0
@@ -52,6 +64,21 @@ class RLCoordinator(Spec):
     """For loading one version of the weights into one rollout."""
     no_progress_timeout: Duration = 600_000
     """The training step may stand still for so long."""
+    pause: Literal["wait", "keep", "abort"] = "wait"
+    """What happens to running requests when new weights are brought: they end before, they go on after with the new weights
+    (their samples are as old as their first token), or they end unanswered and are asked for again."""
+    probe_tolerance: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-4
+    """How far an engine's log-probabilities may be from those that the trainer published with its weights. Engines that compute
+    in bfloat16 need 1e-2 and more."""
+
+    @model_validator(mode="after")
+    def _kept_requests_are_of_use(self) -> Self:
+        if self.pause == "keep":
+            if self.engine == "embedded":
+                check([Fault(("pause",), self.pause, "wait or abort: the embedded engine cannot freeze what runs")])
+            if self.max_staleness == 0:
+                check([Fault(("pause",), self.pause, "wait or abort: with `max_staleness: 0` a kept sample is too old")])
+        return self
 
     @model_serializer(mode="wrap")
     def _with_its_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

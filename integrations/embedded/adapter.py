@@ -44,6 +44,8 @@ class EmbeddedEngine:
         return [result["outputs"][0] for result in results]
 
     async def pause(self, mode: PauseMode, timeout_s: float) -> None:
+        if mode == "keep":
+            raise EngineRefused("the embedded engine cannot freeze what runs: pause wait or abort")
         await self._ask("POST", "/pause", {"mode": mode}, timeout_s)
 
     async def resume(self, timeout_s: float) -> None:
@@ -52,7 +54,7 @@ class EmbeddedEngine:
     async def abort(self, timeout_s: float) -> None:
         await self._ask("POST", "/abort", {}, timeout_s)
 
-    async def load(self, head: Head, timeout_s: float) -> WeightsId:
+    async def load(self, head: Head, timeout_s: float, membership_version: int) -> WeightsId:
         body = {"path": head.path, "sha256": head.weights.sha256, "weights": head.weights.document()}
         return WeightsId.parse((await self._ask("POST", "/load", body, timeout_s))["weights"])
 

@@ -19,8 +19,8 @@ import pytest
 
 from gangflow.channel import ELIGIBLE, Eligible, Head, WeightsId
 from gangflow.coordinators.engine import EngineFenced, EngineRefused, EngineSilent
-from gangflow.coordinators.run import engines
 from gangflow.coordinators.shell import Coordinator
+from gangflow.engines import kind
 from gangflow.integrations.embedded.adapter import EmbeddedEngine
 from gangflow.member.digest import digest
 from gangflow.member.follow import Follower
@@ -148,7 +148,7 @@ async def test_it_serves_nothing_before_it_has_weights_and_was_resumed(engine: E
     with pytest.raises(EngineRefused, match="no weights"):
         await engine.generate(["a"], {}, 5)
     head = policy(tmp_path, 7)
-    assert await engine.load(head, 5) == head.weights
+    assert await engine.load(head, 5, 1) == head.weights
     with pytest.raises(EngineRefused, match="paused"):
         await engine.generate(["a"], {}, 5)
     await engine.resume(5)
@@ -160,11 +160,11 @@ async def test_it_serves_nothing_before_it_has_weights_and_was_resumed(engine: E
 async def test_a_load_that_fails_leaves_the_old_policy_and_says_so(engine: EmbeddedEngine, tmp_path: Path, fault: str) -> None:
     """Never half-updated with /health 200: the old weights, whole, or the new ones."""
     old, new = policy(tmp_path, 1), policy(tmp_path, 2)
-    await engine.load(old, 5)
+    await engine.load(old, 5, 1)
     await engine.resume(5)
     new = spoiled(new, fault)
     with pytest.raises(EngineRefused) as refused:
-        await engine.load(new, 5)
+        await engine.load(new, 5, 1)
     assert refused.value.weights == old.weights
     assert await engine.version(5) == old.weights
     await engine.health(5)
@@ -174,7 +174,7 @@ async def test_a_load_that_fails_leaves_the_old_policy_and_says_so(engine: Embed
 
 async def test_pause_lets_running_work_end_and_admits_nothing_more(engine: EmbeddedEngine, tmp_path: Path) -> None:
     """Scenario 46: pausing for a sync is not killing what runs."""
-    await engine.load(policy(tmp_path, 1), 5)
+    await engine.load(policy(tmp_path, 1), 5, 1)
     await engine.resume(5)
     (tmp_path / "hold").touch()
     running = asyncio.create_task(engine.generate(["a"], {}, DEADLINE_S))
@@ -189,14 +189,14 @@ async def test_pause_lets_running_work_end_and_admits_nothing_more(engine: Embed
     ((_, used, _),) = await running
     await pausing
     assert used == 1
-    await engine.load(policy(tmp_path, 2), 5)
+    await engine.load(policy(tmp_path, 2), 5, 1)
     await engine.resume(5)
     ((_, used, _),) = await engine.generate(["a"], {}, 5)
     assert used == 2
 
 
 async def test_abort_ends_running_work_unanswered(engine: EmbeddedEngine, tmp_path: Path) -> None:
-    await engine.load(policy(tmp_path, 1), 5)
+    await engine.load(policy(tmp_path, 1), 5, 1)
     await engine.resume(5)
     (tmp_path / "hold").touch()
     running = asyncio.create_task(engine.generate(["a"], {}, DEADLINE_S))
@@ -210,7 +210,7 @@ async def test_abort_ends_running_work_unanswered(engine: EmbeddedEngine, tmp_pa
 
 
 async def test_a_pause_that_takes_too_long_is_said_within_its_deadline(engine: EmbeddedEngine, tmp_path: Path) -> None:
-    await engine.load(policy(tmp_path, 1), 5)
+    await engine.load(policy(tmp_path, 1), 5, 1)
     await engine.resume(5)
     (tmp_path / "hold").touch()
     running = asyncio.create_task(engine.generate(["a"], {}, DEADLINE_S))
@@ -250,7 +250,7 @@ class Group:
         published = Published(1)
         self.weights = Weights(self.xce, "g1", 1, published, self.follower)
         self.rollouts = Rollouts(self.follower, published, Ledger("g1"), IoThread())
-        self.coordinator = Coordinator(AsyncFakeXce(self.xce), "g1", config, engines("embedded"))
+        self.coordinator = Coordinator(AsyncFakeXce(self.xce), "g1", config, kind("embedded").adapter)
         self.pool = ThreadPoolExecutor(2)
 
     async def up(self, index: int) -> None:

@@ -114,7 +114,7 @@ class Cluster:
         async def drive() -> str:
             config = RLCoordinator(quorum_timeout="1h", hang_timeout="1h", unhealthy_timeout="1h", sync_timeout="1h")
             async with AsyncClient("http://xce", "admin", transport=self.line, patience=0.05) as client:
-                return await Coordinator(client, "g1", config, {"embedded": self._connect}).run()
+                return await Coordinator(client, "g1", config, self._connect).run()
 
         self.coordinator = asyncio.create_task(drive())
 

@@ -32,13 +32,13 @@ NEXT = {
 class Histories(RuleBasedStateMachine):
     """Three rollouts, an actor, coordinators that come and go."""
 
-    @initialize(max_staleness=st.integers(0, 2), min_rollouts=st.integers(1, 2))
-    def begin(self, max_staleness: int, min_rollouts: int) -> None:
+    @initialize(max_staleness=st.integers(0, 2), min_rollouts=st.integers(1, 2), probes=st.booleans(), fencing=st.booleans())
+    def begin(self, max_staleness: int, min_rollouts: int, probes: bool, fencing: bool) -> None:
         # No verdicts that end the history: these have their own tests.
         self.limits = Limits(
             max_staleness=max_staleness, min_rollouts=min_rollouts, quorum_ms=10**9, no_progress_ms=10**9, sync_ms=60_000
         )
-        self.world = World(self.limits, rollouts=3)
+        self.world = World(self.limits, rollouts=3, probes=probes, fencing=fencing)
         self.world.start()
         self.version = 0
         self.late: list[tuple[int, int, str, int]] = []
@@ -89,10 +89,24 @@ class Histories(RuleBasedStateMachine):
         self.version = max(0, self.version + ahead)
         self.world.publish(self.version)
 
-    @rule(data=st.data(), outcome=st.sampled_from(["ok", "ok", "ok", "refused", "lost", "silent"]))
+    @rule(data=st.data(), outcome=st.sampled_from(["ok", "ok", "ok", "ok", "refused", "lost", "silent", "half", "lies"]))
     @precondition(lambda self: self.world.calls)
     def engine_answers(self, data: st.DataObject, outcome: str) -> None:
+        if outcome == "lies" and not self.world.probes:
+            outcome = "half"  # Without a probe nobody could know.
         self.world.perform(data.draw(st.integers(0, len(self.world.calls) - 1)), outcome)
+
+    @rule(index=SLOTS)
+    def engine_forgets(self, index: int) -> None:
+        """It started again inside of its process: alive, and with none of the weights that it was given."""
+        engine = self.world.engines.get((index, self.world.slots[index][0]))
+        if engine is not None:
+            engine.weights = engine.content = None
+            self.world.overrun.add((index, self.world.slots[index][0]))
+
+    @rule(index=SLOTS)
+    def engine_is_audited(self, index: int) -> None:
+        self.world.audit(index)
 
     @rule(times=st.integers(1, 6))
     @precondition(lambda self: self.world.calls)
@@ -178,11 +192,15 @@ class Histories(RuleBasedStateMachine):
         world.publish(self.version + 1)
         for _ in range(8):
             world.finish_calls()
+            for index in world.slots:
+                world.audit(index)
             world.wait(1_000)
         assert world.serving() == [0, 1, 2]
         assert world.eligible is not None
         assert world.head is not None
         assert {serving.weights for serving in world.eligible.rollouts} == {world.head.weights}
+        truth = {world.engines[serving.key].weights for serving in world.eligible.rollouts}
+        assert truth == {world.head.weights}, "an engine lost its weights, was audited, and serves"
 
 
 TestHistories = Histories.TestCase

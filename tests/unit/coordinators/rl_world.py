@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from gangflow.channel import Eligible, Head, WeightsId
+from gangflow.channel import Eligible, Head, Probe, WeightsId
 from gangflow.coordinators.rl_judge import next_deadline
 from gangflow.coordinators.rl_messages import (
     Action,
@@ -18,6 +19,7 @@ from gangflow.coordinators.rl_messages import (
     ReportCause,
     SlotSeen,
     Tick,
+    VersionSeen,
 )
 from gangflow.coordinators.rl_reaction import begin, react
 from gangflow.coordinators.rl_state import Limits, RLState, RolloutState, Verb
@@ -35,14 +37,25 @@ class EngineTruth:
     """What one incarnation's process really has."""
 
     weights: WeightsId | None = None
+    """What it says that it has."""
+    content: WeightsId | None = None
+    """What it really computes with; None: nothing, or a mixture of two."""
     admitting: bool = False
     term: int = 0
+    modes: list[str] = field(default_factory=list)
+    """Of its pauses."""
 
 
 @dataclass
 class World:
     limits: Limits = field(default_factory=Limits)
     rollouts: int = 2
+    probes: bool = False
+    """The actor publishes a probe with each version."""
+    fencing: bool = True
+    """Engines refuse the verbs of an older coordinator; False: they know no terms."""
+    overrun: set[tuple[int, int]] = field(default_factory=set)
+    """Engines to which an older coordinator did something after a newer one."""
     now: int = 1_000
     seq: int = 10
     term: int = 0
@@ -139,9 +152,12 @@ class World:
             incarnation, phase = self.slots[serving.index]
             engine = self.engines.get(serving.key)
             known_before = self.eligible is not None and serving in self.eligible.rollouts
-            if not known_before and serving.incarnation == incarnation and phase in UP and engine is not None:
+            seen = serving.incarnation == incarnation and phase in UP and engine is not None
+            if not known_before and seen and serving.key not in self.overrun:
+                assert engine is not None
                 assert engine.weights == serving.weights, (serving, engine)
                 assert engine.admitting, serving
+                assert engine.content == serving.weights or not self.probes, (serving, engine)
             assert serving.weights.actor_incarnation == self.state.actor.incarnation
             head = self.state.head
             assert head is not None
@@ -183,11 +199,17 @@ class World:
         self.tell_all(SlotSeen(self.limits.actor, 0, self.actor, phase, self.seq))
 
     def publish(self, version: int) -> None:
-        self.head = Head(WeightsId(self.actor, version, sha(self.actor, version)), f"/w/{self.actor}/{version}")
+        weights = WeightsId(self.actor, version, sha(self.actor, version))
+        probe = Probe((1, 2), scores(weights)) if self.probes else None
+        self.head = Head(weights, f"/w/{self.actor}/{version}", probe)
         self.tell_all(HeadSeen(self.head))
 
     def perform(self, place: int = 0, outcome: str = "ok") -> None:
-        """Carry one verb out and bring its answer: `ok`, `refused`, `lost` (done, and the answer never comes) or `silent`."""
+        """Carry one verb out and bring its answer.
+
+        `ok`, `refused`, `lost` (done, and the answer never comes), `silent`; of a load also `half` (begun, and failed: nobody
+        knows what the engine has) and `lies` (the engine says that it was loaded, and it was not).
+        """
         term, call = self.calls.pop(place)
         engine = self.engines.get((call.index, call.incarnation))
         if engine is None or outcome == "silent":
@@ -195,33 +217,57 @@ class World:
             return
         if call.verb is not Verb.VERSION:
             if term < engine.term:
-                self.fenced.add(term)
-                return
-            engine.term = term
+                if self.fencing:
+                    self.fenced.add(term)
+                    return
+                self.overrun.add((call.index, call.incarnation))
+            engine.term = max(engine.term, term)
         if outcome == "refused":
             self._answer(term, call, False, engine.weights, "refused")
             return
+        if call.verb is Verb.LOAD and outcome == "half":
+            engine.weights = engine.content = None
+            self._answer(term, call, False, None, "the load failed half-way")
+            return
         self._carry_out(engine, call)
+        if call.verb is Verb.LOAD and outcome == "lies":
+            engine.content = None
         if outcome == "lost":
             self._answer(term, call, False, None, "the answer was lost", answered=False)
         else:
-            self._answer(term, call, True, engine.weights)
+            self._answer(term, call, True, engine.weights, logprobs=scores(engine.content))
 
     def _carry_out(self, engine: EngineTruth, call: EngineCall) -> None:
         if call.verb is Verb.PAUSE:
             engine.admitting = False
+            engine.modes.append(call.mode)
         elif call.verb is Verb.LOAD:
             assert call.head is not None
-            engine.weights = call.head.weights
+            engine.weights = engine.content = call.head.weights
         elif call.verb is Verb.RESUME:
             engine.admitting = engine.weights is not None
         elif call.verb is Verb.RELEASE:
-            engine.admitting, engine.weights = False, None
+            engine.admitting, engine.weights, engine.content = False, None, None
+
+    def audit(self, index: int) -> None:
+        """The shell asks what an engine has, when none of its own verbs is on its way there."""
+        incarnation, _ = self.slots[index]
+        engine = self.engines.get((index, incarnation))
+        if engine is not None and not any(term == self.term and call.index == index for term, call in self.calls):
+            self.tell(self.term, VersionSeen(index, incarnation, engine.weights))
 
     def _answer(
-        self, term: int, call: EngineCall, ok: bool, weights: WeightsId | None, message: str = "", *, answered: bool = True
+        self,
+        term: int,
+        call: EngineCall,
+        ok: bool,
+        weights: WeightsId | None,
+        message: str = "",
+        *,
+        answered: bool = True,
+        logprobs: tuple[float, ...] = (),
     ) -> None:
-        answer = EngineAnswered(call.index, call.incarnation, call.call, ok, weights, message, answered)
+        answer = EngineAnswered(call.index, call.incarnation, call.call, ok, weights, message, answered, logprobs)
         self.answers.append((term, answer))
         self.tell(term, answer)
 
@@ -255,14 +301,19 @@ class World:
         return [action for action in self.log if isinstance(action, FailGroup)]
 
 
+def scores(weights: WeightsId | None) -> tuple[float, ...]:
+    """What a policy says of the probe: another one for each."""
+    return (-1.0 - weights.actor_incarnation - weights.version / 1_000,) if weights else (-99.0,)
+
+
 def url(index: int) -> str:
     """A slot that restarts in place answers at the same address."""
     return f"http://127.0.0.1:{7000 + index}"
 
 
-def running(**limits: int) -> World:
+def running(*, probes: bool = False, **limits: Any) -> World:
     """A world whose rollouts serve version 0."""
-    world = World(Limits(**limits))  # type: ignore[arg-type]
+    world = World(Limits(**limits), probes=probes)
     world.start()
     world.publish(0)
     world.finish_calls()

@@ -9,7 +9,7 @@ from gangflow.coordinators.rl_messages import (
     EngineCall,
     PublishEligible,
 )
-from gangflow.coordinators.rl_state import TRANSITIONS, InvalidTransition, Limits, Rollout, RolloutState, Verb
+from gangflow.coordinators.rl_state import TRANSITIONS, Cause, InvalidTransition, Limits, Rollout, RolloutState, Verb
 from tests.unit.coordinators.rl_world import World, running
 
 
@@ -318,3 +318,85 @@ def test_a_late_answer_of_an_earlier_verb_is_ignored() -> None:
     before = world.state
     world.tell(term, EngineAnswered(0, 1, pause.call, True))
     assert world.state == before
+
+
+def test_an_engine_serves_only_once_it_agrees_with_the_trainer() -> None:
+    """After resume it is asked what it says of the probe; before that it gets no work."""
+    world = running(probes=True)
+    world.publish(1)
+    for verb in (Verb.PAUSE, Verb.LOAD, Verb.RESUME):
+        assert [call.verb for _, call in world.calls] == [verb, verb]
+        world.perform()
+        world.perform()
+    assert world.serving() == []
+    assert [call.verb for _, call in world.calls] == [Verb.GENERATE, Verb.GENERATE]
+    assert world.calls[0][1].head == world.head
+    world.finish_calls()
+    assert world.serving() == [0, 1]
+
+
+def test_an_engine_that_says_something_else_is_stale_at_once_and_loads_again() -> None:
+    """Also what runs on it is worth nothing: it is paused by aborting. Who does not come round is reported diverged."""
+    world = running(probes=True, sync_ms=6_000, pause="keep", max_staleness=1)
+    world.publish(5)
+    world.perform()
+    world.perform(0, "lies")
+    world.perform()
+    world.perform()
+    rollout = world.state.rollout(0)
+    assert rollout is not None
+    assert (rollout.state, rollout.weights, rollout.diverged) == (RolloutState.STALE, None, True)
+    assert "differ by" in rollout.failure
+    world.wait(500)
+    assert [(call.verb, call.mode) for _, call in world.calls if call.index == 0] == [(Verb.PAUSE, "abort")]
+    for _ in range(40):
+        for _ in range(len(world.calls)):
+            world.perform(0, "lies" if world.calls[0][1].index == 0 else "ok")
+        world.wait(200)
+    assert [(report.index, report.cause) for report in world.reports()] == [(0, Cause.DIVERGED)]
+    assert world.serving() == [1]
+
+
+def test_a_load_that_failed_half_way_leaves_a_stale_engine() -> None:
+    """Nobody knows what it has: not the old weights either, though they would still be young enough."""
+    world = running(max_staleness=3)
+    world.publish(1)
+    (index,) = [call.index for _, call in world.calls]
+    world.perform()
+    world.perform(0, "half")
+    rollout = world.state.rollout(index)
+    assert rollout is not None
+    assert (rollout.state, rollout.weights) == (RolloutState.STALE, None)
+    assert index not in world.serving()
+
+
+@pytest.mark.parametrize("pause", ["wait", "keep", "abort"])
+def test_running_requests_are_paused_as_the_spec_says(pause: str) -> None:
+    world = running(pause=pause, max_staleness=1)
+    assert {mode for engine in world.engines.values() for mode in engine.modes} == {pause}
+
+
+def test_an_engine_that_lost_its_weights_is_found_by_asking_it() -> None:
+    world = running()
+    world.engines[0, 1].weights = None
+    world.audit(0)
+    assert world.serving() == [1]
+    world.finish_calls()
+    assert world.serving() == [0, 1]
+    assert world.engines[0, 1].weights == world.head.weights  # type: ignore[union-attr]
+
+
+def test_a_load_says_to_which_set_of_engines_it_belongs() -> None:
+    """Scenario 48: a collective that was built for other members is refused instead of blocking in it."""
+    world = running()
+    world.publish(1)
+    world.perform()
+    world.perform()
+    before = world.eligible
+    assert before is not None
+    assert {call.membership_version for _, call in world.calls} == {before.membership_version}
+    world.kill(0)
+    world.revive(0)
+    world.perform()
+    fresh = [call for _, call in world.calls if call.verb is Verb.PAUSE]
+    assert fresh[0].membership_version > before.membership_version

@@ -68,7 +68,7 @@ class Connection:
     async def abort(self, timeout_s: float) -> None:
         await self._reach("abort")
 
-    async def load(self, head: Head, timeout_s: float) -> WeightsId:
+    async def load(self, head: Head, timeout_s: float, membership_version: int) -> WeightsId:
         engine = await self._reach("load")
         if engine.refuse_load:
             raise EngineRefused(engine.refuse_load, engine.weights)
@@ -121,7 +121,7 @@ class Room:
     def coordinator(self) -> tuple[Coordinator, AsyncFakeXce]:
         client = AsyncFakeXce(self.xce)
         client.calls = self.journal
-        return Coordinator(client, "g1", self.config, {"embedded": self._connect}), client
+        return Coordinator(client, "g1", self.config, self._connect), client
 
     def _connect(self, url: str, incarnation: int, term: int) -> Connection:
         return Connection(self.engines[url], term)
@@ -320,8 +320,3 @@ async def test_an_actor_that_stops_beating_is_reported_hung() -> None:
         room.xce.now_ms += 5_000  # By XCE's clock, the last beat is older than that.
         await room.until(lambda: bool(room.xce.reports))
     assert room.xce.reports == [("actor", 0, 1, "hung")]
-
-
-async def test_an_unknown_engine_is_said_at_once() -> None:
-    with pytest.raises(SetupError, match="embedded"):
-        Coordinator(AsyncFakeXce(FakeXce({})), "g1", RLCoordinator(), {"vllm": lambda url, incarnation, term: None})  # type: ignore[dict-item, return-value]

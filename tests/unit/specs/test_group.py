@@ -269,7 +269,6 @@ def test_two_slot_claims_are_never_made_as_the_same_folder() -> None:
         (group_with(placement={"near": "actor"}), "placement.near"),
         (group_with(max_preemptions=1), "max_preemptions"),
         (group_with(coordinator={"kind": "serving"}), "coordinator.kind"),
-        (group_with(coordinator={"engine": "vllm"}), "coordinator.engine"),
         *((group_with(actor={key: "x"}), f"members.actor.job.{key}") for key in ("spread", "near", "preemptible")),
         (group_with(actor={"resreq": "span[stripe]"}), "members.actor.job.resreq"),
         (group_with(actor={"resreq": "{a}||{b}"}), "members.actor.job.resreq"),
