@@ -10,10 +10,9 @@ from types import ModuleType
 from typing import Any
 
 from gangflow.errors import Problem, SpecError, UsageError
-from gangflow.recipes.catalog import RECIPES, find
+from gangflow.recipes.catalog import RECIPES, Recipe, find
 from gangflow.specs.cluster import ClusterSpec
 from gangflow.specs.document import load, located
-from gangflow.specs.faults import nearest
 from gangflow.specs.group import CoStartGroup
 
 
@@ -51,22 +50,19 @@ def read(what: str, settings: Sequence[str]) -> Source:
         return Source(_override(load(path), settings), file=path)
     if path.name != what:
         raise UsageError([Problem("file", repr(what), "a YAML file that exists")])
-    return _from_recipe(find(what).load(), settings)
+    return _from_recipe(find(what), settings)
 
 
-def _from_recipe(recipe: ModuleType, settings: Sequence[str]) -> Source:
+def _from_recipe(entry: Recipe, settings: Sequence[str]) -> Source:
     from gangflow.specs.overrides import apply
 
-    preset, rest = "", []
-    for setting in settings:
-        key, _, value = setting.partition("=")
-        if key == "preset":
-            preset = value
-        else:
-            rest.append(setting)
-    if preset and preset not in recipe.PRESETS:
-        near = nearest(preset, recipe.PRESETS)
-        raise UsageError([Problem("preset", repr(preset), "one of " + ", ".join(recipe.PRESETS), near)])
+    pairs = [(key.strip(), value.strip()) for key, _, value in (setting.partition("=") for setting in settings)]
+    preset = next((value for key, value in reversed(pairs) if key == "preset"), "")
+    variant = entry.choose(pairs, preset)
+    recipe = variant.load()
+    # What only chose the variant is no setting of it.
+    chose = {key for key in variant.chosen_by if key not in recipe.Config.model_fields} | {"preset"}
+    rest = [setting for setting, (key, _) in zip(settings, pairs, strict=True) if key not in chose]
     config = apply(recipe.Config.model_validate(recipe.PRESETS.get(preset, {})), rest)
     cluster = recipe.cluster(config) if hasattr(recipe, "cluster") else None
     return Source(recipe.build(config), cluster, recipe, config)

@@ -5,17 +5,62 @@ import sys
 
 import pytest
 
-from gangflow.errors import SpecError
-from gangflow.recipes.catalog import RECIPES, find
+from gangflow.errors import Problem, SpecError, UsageError
+from gangflow.recipes.catalog import RECIPES, Recipe, Variant, find
+
+VARIANTS = [(recipe, variant) for recipe in RECIPES for variant in recipe.variants]
+GRPO = find("grpo")
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
-def test_a_recipe_has_what_the_command_line_needs(recipe) -> None:  # type: ignore[no-untyped-def]
-    module = recipe.load()
+@pytest.mark.parametrize(("recipe", "variant"), VARIANTS, ids=lambda each: getattr(each, "module", ""))
+def test_a_recipe_has_what_the_command_line_needs(recipe: Recipe, variant: Variant) -> None:
+    module = variant.load()
     assert recipe.summary
     assert callable(module.build)
     assert module.Config.model_config["frozen"]
     assert module.PRESETS
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_a_preset_is_one_variants_only(recipe: Recipe) -> None:
+    names = [name for variant in recipe.variants for name in variant.load().PRESETS]
+    assert len(names) == len(set(names))
+
+
+def _chosen(*settings: str, preset: str = "") -> str:
+    pairs = [(key, value) for key, _, value in (setting.partition("=") for setting in settings)]
+    return GRPO.choose(pairs, preset).module.removeprefix("gangflow.recipes.grpo.")
+
+
+def test_settings_and_presets_choose_the_variant() -> None:
+    assert _chosen() == _chosen("engine=embedded") == _chosen("steps=5") == _chosen(preset="smoke") == "build"
+    assert _chosen("engine=vllm") == _chosen("trainer=trl") == _chosen("steps=5", "engine=vllm", "trainer=torch") == "lm.build"
+    assert _chosen(preset="tiny") == _chosen("trainer=trl", preset="8b-1-host") == "lm.build"
+
+
+def _problem(*settings: str, preset: str = "") -> Problem:
+    with pytest.raises(UsageError) as refused:
+        _chosen(*settings, preset=preset)
+    (problem,) = refused.value.problems
+    return problem
+
+
+def test_what_no_variant_has_is_refused_with_the_nearest() -> None:
+    wrong = _problem("engine=vlm")
+    assert (wrong.path, wrong.value, wrong.expected, wrong.nearest) == ("engine", "'vlm'", "one of embedded, vllm", "vllm")
+    wrong = _problem("trainer=tlr")
+    assert (wrong.path, wrong.expected, wrong.nearest) == ("trainer", "one of torch, trl", "trl")
+    wrong = _problem("engine=embedded", "trainer=trl")
+    assert (wrong.path, wrong.value) == ("trainer", "'trl'")
+    assert wrong.expected == "none beside engine=embedded: no variant of grpo has both"
+
+
+def test_a_preset_of_another_variant_is_refused_beside_a_setting_that_excludes_it() -> None:
+    wrong = _problem("engine=vllm", preset="smoke")
+    assert (wrong.path, wrong.value, wrong.nearest) == ("preset", "'smoke'", "tiny-smoke")
+    assert wrong.expected.startswith("one of tiny, ")
+    assert wrong.expected.endswith(" (with engine=vllm)")
+    assert _problem(preset="tiny-trll").nearest == "tiny-trl"
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:

@@ -114,7 +114,7 @@ class LmConfig(Spec):
     evaluate_prompts: Count = 200
     """Held-out problems at most that are measured."""
     max_drift: Positive = 1e-3
-    """Largest |trainer − engine| log-probability of a token of the newest version that is still rounding; more fails the run."""
+    """Largest |trainer − engine| log-probability of a token of the newest version that is still rounding; more fails it."""
     probe_tolerance: Positive = 1e-4
     """Largest difference of the engine's log-probabilities from the trainer's after a push; more keeps the engine out."""
     patience: Duration = 120_000
