@@ -50,7 +50,7 @@ class LmConfig(Spec):
     """With a path: its checksum, to copy it into the cache of each host and verify it; without, it is read in place."""
     ref_model: Text = ""
     """The frozen policy of the KL term; empty: the first policy. A path like `model`, always read in place."""
-    problems: Annotated[Text, Field(min_length=1)] = "sums"
+    problems: Annotated[Text, Field(min_length=1)] = "spell_backward"
     """A problem set that the recipe ships, or the absolute path of a JSON-lines file with `prompt` and `answer`."""
     split_seed: Natural = 0
     """Which problems are held out."""

@@ -17,7 +17,6 @@ _GPU: Final[dict[str, Any]] = {
     "sharding": "full",
     "checkpointing": True,
     "level": "nvlink",
-    "problems": "sums",
     "steps": 1_000,
     "prompts": 64,
     "samples": 8,
@@ -113,7 +112,7 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
     "70b-nvl72": {
         **_70B,
         **_ASYNC,
-        "prompts": 512,
+        "prompts": 640,
         "actor_tasks": 10,
         "actor_procs": 4,
         "gpus_per_host": 4,
