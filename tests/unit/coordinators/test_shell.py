@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gangflow.channel import ELIGIBLE, FAILURE, HEAD, Eligible, Head, WeightsId
+from gangflow.channel import ELIGIBLE, FAILURE, HEAD, Eligible, Head, Probe, WeightsId
 from gangflow.coordinators import shell
 from gangflow.coordinators.engine import EngineFenced, EngineRefused, EngineSilent, PauseMode
 from gangflow.coordinators.shell import Coordinator
@@ -32,6 +32,8 @@ class FakeEngine:
         self.refuse_load = ""
         self.term = 0
         self.mute = False
+        self.scores: Any = None
+        """What it says of a probe."""
 
 
 class Connection:
@@ -56,8 +58,9 @@ class Connection:
         await self._reach("health")
 
     async def generate(self, prompts: Sequence[Any], params: Mapping[str, Any], timeout_s: float) -> list[Any]:
-        await self._reach("generate")
-        return list(prompts)
+        engine = await self._reach("generate")
+        assert params == {"score": True}
+        return [{"logprobs": engine.scores}] if prompts == [[5, 6, 7]] else []
 
     async def pause(self, mode: PauseMode, timeout_s: float) -> None:
         (await self._reach("pause")).admitting = False
@@ -113,9 +116,9 @@ class Room:
         self.engine(index).alive = False
         self.xce.slot("rollout", index, "EXIT")
 
-    def publish(self, version: int, actor: int = 1) -> WeightsId:
+    def publish(self, version: int, actor: int = 1, probe: Probe | None = None) -> WeightsId:
         weights = WeightsId(actor, version, f"{actor}{version}".ljust(64, "0"))
-        self.xce.write(HEAD, Head(weights, f"/w/{version}").render())
+        self.xce.write(HEAD, Head(weights, f"/w/{version}", probe).render())
         return weights
 
     def coordinator(self) -> tuple[Coordinator, AsyncFakeXce]:
@@ -186,6 +189,33 @@ async def test_a_load_that_is_refused_is_reported_stale() -> None:
         await room.serving(room.publish(0), 1)
         await room.until(lambda: bool(room.xce.reports))
     assert room.xce.reports == [("rollout", 0, 1, "stale")]
+
+
+@pytest.mark.parametrize("scores", [[-1.5, -2.4], [-1.5], None, "no"])
+async def test_who_disagrees_with_the_trainer_gets_no_work(scores: Any) -> None:
+    """Other log-probabilities, another number of them, or none at all: only the one that says the same is admitted."""
+    room = Room(sync_timeout="1s")
+    room.engine(0).scores, room.engine(1).scores = scores, [-1.5, -2.50001]
+    async with room.driven():
+        await room.serving(room.publish(0, probe=Probe((5, 6, 7), (-1.5, -2.5))), 1)
+        await room.until(lambda: bool(room.xce.reports))
+        assert [serving.index for serving in room.eligible().rollouts] == [1]
+    numbers = isinstance(scores, list)
+    assert room.xce.reports == [("rollout", 0, 1, "diverged" if numbers else "stale")]
+
+
+async def test_an_engine_that_lost_its_weights_is_found_and_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers its health checks, and nobody told it anything."""
+    monkeypatch.setattr(shell, "HEALTH_PERIOD_S", 0.02)
+    room = Room()
+    async with room.driven():
+        head = room.publish(0)
+        await room.serving(head, 0, 1)
+        room.engine(1).weights = None
+        await room.until(lambda: room.engine(1).weights == head)
+        await room.serving(head, 0, 1)
+        await room.until(lambda: room.journal[-20:].count("version 1/1") > 1)
+    assert room.xce.reports == []
 
 
 async def test_no_quorum_fails_the_group_and_ends_the_coordinator() -> None:
