@@ -1,0 +1,146 @@
+"""A causal language model for training: loaded, written for engines, and what it says of tokens.
+
+Weights are float32 while they are trained, whatever the engines compute with. Shapes: n sequences of t tokens, padded on the
+right; a log-probability belongs to the token that it predicts, so that there are t − 1 of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from gangflow.channel import Probe
+from gangflow.member.digest import digest
+from gangflow.recipes.lm.problems import Problem
+
+transformers_logging.disable_progress_bar()
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def load(folder: str | Path, *, device: str = "cpu", dtype: str = "float32", checkpointing: bool = False) -> Any:
+    """The model of a folder, without dropout. `checkpointing`: recompute activations in the backward pass."""
+    model = AutoModelForCausalLM.from_pretrained(str(folder), dtype=DTYPES[dtype], local_files_only=True).to(device)
+    for key in ("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"):
+        if hasattr(model.config, key):
+            setattr(model.config, key, 0.0)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.config.use_cache = False
+    model.train(checkpointing)
+    return model
+
+
+def tokenizer_of(folder: str | Path) -> Any:
+    """The tokenizer of a model folder."""
+    return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+
+
+def prompt_tokens(tokenizer: Any, problem: Problem) -> list[int]:
+    """What an engine is given for a problem: its question as a chat, where the tokenizer knows chats, else its prompt."""
+    if problem.question and getattr(tokenizer, "chat_template", None):
+        chat = [{"role": "user", "content": problem.question}]
+        return list(tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False))
+    return list(tokenizer.encode(problem.prompt))
+
+
+def stop_tokens(model: Any, tokenizer: Any) -> list[int]:
+    """The tokens that end an answer, as engines know them: those of the generation config, else the tokenizer's."""
+    generation = getattr(model, "generation_config", None)
+    found = generation.eos_token_id if generation is not None else None
+    if found is None:
+        found = tokenizer.eos_token_id
+    if found is None:
+        return []
+    return [int(token) for token in found] if isinstance(found, list | tuple) else [int(found)]
+
+
+def token_logprobs(model: Any, tokens: Any, attention: Any, *, temperature: float = 1.0) -> Any:
+    """(n, t − 1) float32: of each token after those before it. `tokens` int64 and `attention` bool are (n, t).
+
+    At a temperature the policy is the scaled distribution: what is sampled from is what is trained. Where `attention` is False
+    the values mean nothing.
+    """
+    logits = model(input_ids=tokens, attention_mask=attention.long(), use_cache=False).logits[:, :-1].float()
+    if temperature != 1.0:
+        logits = logits / temperature
+    chosen = logits.gather(2, tokens[:, 1:, None])[..., 0]
+    return chosen - logits.logsumexp(-1)
+
+
+def probe_of(model: Any, tokens: Sequence[int]) -> Probe:
+    """What the model says of a sequence (at least two tokens), for an engine to say the same."""
+    device = next(model.parameters()).device
+    row = torch.tensor([list(tokens)], device=device)
+    with torch.no_grad():
+        found = token_logprobs(model, row, torch.ones_like(row, dtype=torch.bool))
+    return Probe(tuple(int(token) for token in tokens), tuple(found[0].tolist()))
+
+
+def save_for_engines(
+    model: Any, folder: Path, *, tokenizer: Any = None, dtype: str = "float32", state: Mapping[str, Any] | None = None
+) -> None:
+    """Write a model folder (config, safetensors, tokenizer) that was not there before: whole, or not at all.
+
+    `state`: the weights, when they are not the model's own (gathered from several ranks). OSError, with nothing left behind,
+    when the disk is full.
+    """
+    target = DTYPES[dtype]
+    weights = {
+        name: value.detach().to("cpu", target) if value.is_floating_point() else value.detach().cpu()
+        for name, value in (model.state_dict() if state is None else state).items()
+    }
+    part = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(part, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        part.mkdir()
+        _write(model, part, weights, target)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(part)
+        for file in part.iterdir():
+            file.chmod(0o644)  # Engines may run as somebody else; safetensors thinks of nobody.
+        part.rename(folder)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+def _write(model: Any, part: Path, weights: Mapping[str, Any], dtype: Any) -> None:
+    before = model.config
+    model.config = copy.deepcopy(before)
+    model.config.dtype = dtype
+    try:
+        model.save_pretrained(part, state_dict=dict(weights))
+    except Exception as broken:
+        # The writer of safetensors has an exception of its own for what the disk refuses.
+        if "No space left" in str(broken) and not isinstance(broken, OSError):
+            import errno
+
+            raise OSError(errno.ENOSPC, str(broken)) from broken
+        raise
+    finally:
+        model.config = before
+
+
+def fingerprint(folder: str | Path) -> str:
+    """What the weights in a model folder are: the sha256 of its weight files. ValueError when it has none."""
+    files = sorted(Path(folder).glob("*.safetensors")) or sorted(Path(folder).glob("*.bin"))
+    if not files:
+        raise ValueError(f"{folder} has no weights: no *.safetensors and no *.bin")
+    if len(files) == 1:
+        return digest(files[0])
+    import hashlib
+
+    return hashlib.sha256("".join(f"{file.name}\0{digest(file)}\n" for file in files).encode()).hexdigest()
