@@ -20,7 +20,8 @@ def write(folder: str, seed: int = 0) -> None:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>").save_pretrained(folder)
     config = Qwen3Config(
         vocab_size=128, hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=32, max_position_embeddings=512, eos_token_id=1, pad_token_id=0, bos_token_id=None, tie_word_embeddings=False,
+        num_key_value_heads=2, head_dim=32, max_position_embeddings=512, eos_token_id=1, pad_token_id=0,
+        bos_token_id=None, tie_word_embeddings=False,
     )  # fmt: skip
     Qwen3ForCausalLM(config).float().save_pretrained(folder)
 
