@@ -25,7 +25,7 @@ from gangflow.member.samples import PromptSamples
 from gangflow.recipes.grpo import exchange, task
 from gangflow.recipes.grpo.build import CLAIM, WRONG_POLICY
 from gangflow.recipes.grpo.config import Config
-from gangflow.recipes.grpo.folder import RunFolder
+from gangflow.recipes.services.run_folder import RunFolder
 from gangflow.recipes.grpo.judges import Judges, WrongReference
 from gangflow.recipes.grpo.learner import Batch, EngineDrift, Learner, StepReport, accuracy
 from gangflow.recipes.grpo.policy import Policy
@@ -40,7 +40,7 @@ class Trainer:
     def __init__(self, config: Config, context: Context) -> None:
         self.config = config
         self.context = context
-        self.folder = RunFolder(Path(context.claims[CLAIM]), context.incarnation)
+        self.folder = RunFolder(Path(context.claims[CLAIM]), context.incarnation, suffix=".npz")
         self.trained, self.held_out = task.split(config.split_seed)
         first = Policy.fresh(config.seed)
         self.judges = Judges(
