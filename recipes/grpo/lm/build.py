@@ -7,13 +7,14 @@
 | reward  | replica set  | verifies answers                                  | restarts; the actor asks again             |
 | ref     | replica set  | log-probabilities under the frozen first policy   | restarts; the actor asks again             |
 
-`ref` is left out where no KL term asks for it (`kl_weight` 0).
+`ref` is left out where nobody asks it: without a KL term (`kl_weight` 0), and with TRL, whose trainer has its own.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from gangflow.integrations.vllm.launch import RENDEZVOUS, VllmServer
 from gangflow.recipes.grpo.lm.config import TINY, VARIABLE, LmConfig
 from gangflow.recipes.grpo.lm.presets import PRESETS
 from gangflow.recipes.lm import claim
@@ -30,8 +31,6 @@ Config = LmConfig
 
 SERVED: Final = "policy"
 """The name under which the engines serve the model."""
-RENDEZVOUS: Final = "rendezvous"
-"""The port where ranks meet: the actor's, and those of an engine over several hosts."""
 MAKER: Final = "gangflow.recipes.lm.tiny"
 
 
@@ -49,7 +48,7 @@ def build(config: LmConfig) -> CoStartGroup:
             **served(),
         ),
     }
-    if config.kl_weight:
+    if config.kl_weight and config.trainer == "torch":
         members["ref"] = ReplicaSet(
             [config.python, "-m", "gangflow.recipes.lm.reference"],
             replicas=config.ref_replicas,
@@ -121,27 +120,32 @@ def _actor(config: LmConfig) -> Job:
 
 
 def _rollout(config: LmConfig) -> ReplicaSet:
-    words = [config.vllm or "vllm", "serve", '"$XCE_CLAIM_MODEL"', "--served-model-name", SERVED, '--port "$XCE_PORT_HTTP"']
-    words += ["--dtype", config.dtype, "--max-model-len", str(config.max_model_len), "--enable-scale-out", *config.vllm_args]
-    return ReplicaSet(
-        ["sh", "-c", "exec " + " ".join(words)],
-        replicas=config.rollouts,
+    hosts = -(-config.tensor_parallel // config.gpus_per_host)
+    plain = config.temperature == 1 and config.top_p == 1
+    server = VllmServer(
+        model_claim=claim.MODEL,
+        served_name=SERVED,
+        device=config.device,
+        dtype=config.dtype,
+        tensor_parallel=config.tensor_parallel,
+        hosts=hosts,
+        max_model_len=config.max_model_len,
+        gpu_memory_utilization=config.gpu_memory_utilization,
+        # The trainer corrects for the distribution that was sampled from.
+        logprobs_mode="raw_logprobs" if plain else "processed_logprobs",
+        command=config.vllm,
+        extra_args=config.vllm_args,
+    )
+    return server.replica_set(
+        config.rollouts,
+        resources=_resources(config.rollout_cpu, config.rollout_mem),
         min_replicas=config.min_rollouts,
         max_replicas=config.max_rollouts,
         claims=_of_members(config),
         pack_slot=Pack(config.level, required=True) if config.level else None,
-        tasks=_tasks(config) if _tasks(config) > 1 else None,
-        resources=_resources(
-            config.rollout_cpu, config.rollout_mem, config.tensor_parallel // _tasks(config) if config.device == "gpu" else 0
-        ),
         ready_timeout=ms(config.start_timeout),
         on_failure=rollout_rules(config.max_restarts, config.min_rollouts, config.quorum_timeout),
-        **served(),
     )
-
-
-def _tasks(config: LmConfig) -> int:
-    return -(-config.tensor_parallel // config.gpus_per_host) if config.device == "gpu" else 1
 
 
 def _of_group(config: LmConfig) -> list[Claim]:

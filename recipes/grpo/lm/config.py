@@ -6,12 +6,12 @@ Imports neither torch nor vLLM: `render` and submission need only this.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from gangflow.recipes.lm.interpreter import trainers_python
 from gangflow.specs.base import Name, Spec, Text, Whole, Word, check
 from gangflow.specs.faults import Fault
 from gangflow.specs.quantity import Cpu, Duration, Memory
@@ -124,7 +124,7 @@ class LmConfig(Spec):
     name: Name = "grpo"
     """Of the group."""
     priority: Natural = 50
-    python: Annotated[Text, Field(min_length=1)] = sys.executable or "python3"
+    python: Annotated[Text, Field(min_length=1)] = Field(default_factory=trainers_python)
     """The interpreter of actor, reward and ref; gangflow, torch and transformers must be installed in it."""
     vllm: Text = ""
     """The `vllm` command of the rollouts; empty: the one that is found beside this interpreter."""

@@ -87,7 +87,7 @@ def test_with_one_gpu_less_nothing_starts_where_all_rollouts_are_required(preset
 
 
 def test_an_engine_over_two_hosts_never_straddles_a_domain() -> None:
-    """Domains of 3 hosts with 4 GPUs: room for one engine of 8 GPUs in each, and one host that no engine may join from outside."""
+    """Scenario 10. Domains of 3 hosts with 4 GPUs each: an engine of 8 GPUs fits once, and the third host joins no other."""
     spec = machine(9, 4, 3)
     nvlink = _domains(spec, "nvlink")
     changes = {**PRESETS["70b-nvl72"], "kl_weight": 0, "actor_tasks": 3, "pack_actor": None, "prompts": 96, "min_rollouts": 3}
