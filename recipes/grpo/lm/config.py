@@ -203,6 +203,8 @@ def _faults(config: LmConfig) -> Iterator[Fault]:
         yield Fault(("max_rollouts",), config.max_rollouts, f"at least `rollouts`, {config.rollouts}")
     if config.pause == "keep" and not config.max_staleness:
         yield Fault(("pause",), "keep", "wait or abort with `max_staleness` 0: what goes on over a push mixes two versions")
+    if config.trainer == "trl" and config.max_staleness:
+        yield Fault(("max_staleness",), config.max_staleness, "0 with TRL, which samples and trains in turn")
     if config.max_prompt_tokens + config.max_tokens > config.max_model_len:
         expected = f"at least `max_prompt_tokens` + `max_tokens`, {config.max_prompt_tokens + config.max_tokens}"
         yield Fault(("max_model_len",), config.max_model_len, expected)
@@ -219,7 +221,7 @@ def _faults(config: LmConfig) -> Iterator[Fault]:
     if config.device == "cpu" and config.tensor_parallel > 1:
         yield Fault(("tensor_parallel",), config.tensor_parallel, "1 with `device` cpu")
     if config.tensor_parallel > config.gpus_per_host and config.tensor_parallel % config.gpus_per_host:
-        expected = f"at most `gpus_per_host`, {config.gpus_per_host}, or a multiple of it: whole hosts"
+        expected = f"at most `gpus_per_host`, {config.gpus_per_host}, or a multiple: whole hosts"
         yield Fault(("tensor_parallel",), config.tensor_parallel, expected)
     for key in ("actor_procs", "ref_gpus"):
         if config.device == "gpu" and getattr(config, key) > config.gpus_per_host:
