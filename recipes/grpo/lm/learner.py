@@ -1,0 +1,289 @@
+"""GRPO in torch: from sampled answers and their rewards to the next policy. Every public method runs on all ranks together.
+
+An answer's advantage is its reward against the mean of its prompt's samples, in their standard deviations: no critic. With
+
+    now     the log-probability of a token under the policy that is being trained,
+    old     the same before this step, by this same program,
+    sampled what the engine said when it drew the token,
+
+the objective of a token is  w · min(r·A, clip(r)·A) − kl_weight · k3  with r = exp(now − old), clipped asymmetrically; k3 is
+the estimate exp(d) − d − 1, d = reference − now, of the KL divergence to the reference. w = min(exp(old − sampled), cap) is a
+constant: it corrects for what was sampled by an older policy (truncated importance sampling). In synchronous mode w is 1 but
+for rounding, and that it is so is checked (`max_drift`). The loss is the mean over all answer tokens of a minibatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from gangflow.channel import Probe
+from gangflow.recipes.grpo.lm.config import LmConfig
+from gangflow.recipes.lm import checkpoint
+from gangflow.recipes.lm import model as models
+from gangflow.recipes.lm.batch import Sequences
+from gangflow.recipes.lm.ranks import Team
+from gangflow.recipes.lm.schedule import rate
+from gangflow.recipes.lm.shares import Plan, plan
+
+
+class EngineDrift(Exception):
+    """The engine's log-probabilities are not the trainer's: the samples are of another policy, and nothing was learned."""
+
+
+class TrainingBroken(Exception):
+    """A gradient is infinite or not a number; the policy was not changed by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step's samples, prompt by prompt: n rows."""
+
+    sequences: Sequences
+    advantages: Any
+    """(n,) float32."""
+    reference: Any
+    """(n, t − 1) float32: the reference's log-probabilities of answer tokens; None without a KL term."""
+    current: Any
+    """(n,) bool: sampled with the very weights that are trained now, from the first token to the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a training step saw; the same on all ranks."""
+
+    kl: float
+    """Mean k3 per answer token, before the step; 0 without a reference."""
+    clipped: float
+    """Fraction of tokens whose gradient the clip cut off, over all passes."""
+    drift: float | None
+    """Largest |trainer − engine| of a token that the current weights sampled, before the step; None when there was none."""
+    importance: float
+    """Mean of exp(old − sampled), before it is capped: 1 when nothing is stale."""
+    capped: float
+    """Fraction of tokens whose correction was capped."""
+    norm: float
+    """Of the gradient before it is clipped; the largest of the step."""
+    rate: float
+    """The learning rate."""
+    tokens: int
+    """Of answers."""
+    drifts: Any = field(compare=False, repr=False)
+    """(n,): the largest drift of each sample; 0 where it was not compared."""
+
+
+def advantages(rewards: Sequence[float], samples: int) -> Any:
+    """(n,): rewards normalised within each prompt's group; a group of equal rewards teaches nothing: zeros."""
+    groups = torch.tensor(rewards, dtype=torch.float32).reshape(-1, samples)
+    centred = groups - groups.mean(1, keepdim=True)
+    return (centred / (groups.std(1, unbiased=False, keepdim=True) + 1e-4)).reshape(-1)
+
+
+class Learner:
+    """The trainer's state: policy, optimizer, steps done."""
+
+    def __init__(self, model: Any, config: LmConfig, team: Team) -> None:
+        self.config = config
+        self.team = team
+        self.model = model.to(team.device)
+        self._split = team.size > 1 and config.sharding == "full"
+        if self._split:
+            self._shard()
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=config.learning_rate,
+            betas=(config.beta1, config.beta2),
+            weight_decay=config.weight_decay,
+        )
+        self.step = 0
+        """Steps done."""
+        self.position = 0
+        """Problems drawn by them."""
+
+    @classmethod
+    def start(cls, folder: str, config: LmConfig, team: Team) -> Self:
+        """With the model of a folder."""
+        return cls(models.load(folder, device=team.device, checkpointing=config.checkpointing), config, team)
+
+    def train(self, batch: Batch) -> Report:
+        """One GRPO step. EngineDrift and TrainingBroken before anything is changed (by the gradient that is broken)."""
+        made = plan(len(batch.sequences), self.config.minibatches, self.config.micro_batch, self.team, self._shuffling())
+        old, seen, drifts = self._survey(batch, made)
+        drift = self._checked(drifts, batch)
+        learning_rate = self._rate()
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        cut, norm = 0.0, 0.0
+        for _ in range(self.config.epochs):
+            for minibatch in made.minibatches:
+                cut += self._accumulate(batch, old, minibatch, made)
+                norm = max(norm, self._update())
+        tokens = int(batch.sequences.answer.sum())
+        kl, importance, capped, clipped = self.team.sum(torch.tensor([*seen, cut], dtype=torch.float64)).tolist()
+        self.step += 1
+        self.position += self.config.prompts
+        return Report(
+            kl=kl / tokens,
+            clipped=clipped / tokens / self.config.epochs,
+            drift=drift,
+            importance=importance / tokens,
+            capped=capped / tokens,
+            norm=norm,
+            rate=learning_rate,
+            tokens=tokens,
+            drifts=drifts,
+        )
+
+    def probe(self, tokens: Sequence[int]) -> Probe:
+        """What the policy says of these tokens."""
+        with self._precision():
+            return models.probe_of(self.model, tokens)
+
+    def export(self, folder: Path, tokenizer: Any = None) -> None:
+        """Write the policy as a model folder for engines; the leader writes."""
+        state = checkpoint.whole_weights(self.model) if self._split else None
+        if self.team.leads:
+            models.save_for_engines(self.model, folder, tokenizer=tokenizer, dtype=self.config.dtype, state=state)
+
+    def save(self, folder: Path) -> None:
+        """Write everything that must survive a restart."""
+        checkpoint.save(folder, self.model, self.optimizer, {"step": self.step, "position": self.position})
+
+    def load(self, folder: Path) -> None:
+        """Continue from what `save` wrote, with this or another number of ranks."""
+        found = checkpoint.load(folder, self.model, self.optimizer, {"step": 0, "position": 0})
+        self.step, self.position = int(found["step"]), int(found["position"])
+
+    # --- one step
+
+    def _survey(self, batch: Batch, made: Plan) -> tuple[Any, tuple[float, float, float], Any]:
+        """Log-probabilities before the step (n, t − 1; this rank's rows), sums of k3, corrections and capped ones, drifts (n,)."""
+        old = torch.zeros_like(batch.sequences.sampled)
+        drifts = torch.zeros(len(batch.sequences))
+        k3 = weight = capped = 0.0
+        for part in made.micro_batches():
+            rows = batch.sequences.rows(part.rows).to(self.team.device)
+            with torch.no_grad(), self._precision():
+                before = models.token_logprobs(self.model, rows.tokens, rows.attention, temperature=self.config.temperature)
+            if part.padding:
+                continue
+            mask, width = rows.answer, before.shape[1]
+            old[part.rows, :width] = before.cpu()
+            apart = torch.where(mask, before - rows.sampled, 0.0)
+            current = batch.current[part.rows].to(self.team.device)
+            gap = torch.where(current, apart.abs().amax(1), 0.0)
+            # A NaN would be lost in the comparison of ranks.
+            drifts[part.rows] = torch.nan_to_num(gap, nan=torch.inf, posinf=torch.inf).cpu()
+            ratio = apart.exp()[mask]
+            weight += float(ratio.sum())
+            capped += float((ratio > self.config.importance_cap).sum())
+            if batch.reference is not None:
+                reference = batch.reference[part.rows, :width].to(self.team.device)
+                k3 += float(_k3(reference - before)[mask].sum())
+        return old, (k3, weight, capped), self.team.largest(drifts)
+
+    def _checked(self, drifts: Any, batch: Batch) -> float | None:
+        if not bool(batch.current.any()):
+            return None
+        largest = float(drifts.max())
+        if not largest <= self.config.max_drift:
+            raise EngineDrift(f"log-probabilities differ by {largest:g}; rounding is below {self.config.max_drift:g}")
+        return largest
+
+    def _accumulate(self, batch: Batch, old: Any, minibatch: Sequence[Any], made: Plan) -> float:
+        """Gradients of a minibatch, in as many passes as it takes; how many tokens the clip cut off."""
+        tokens = float(batch.sequences.answer[made.rows_of(minibatch)].sum())
+        cut = 0.0
+        for part in minibatch[self.team.rank]:
+            rows = batch.sequences.rows(part.rows).to(self.team.device)
+            width = rows.sampled.shape[1]
+            with self._precision():
+                now = models.token_logprobs(self.model, rows.tokens, rows.attention, temperature=self.config.temperature)
+            mask = torch.zeros_like(rows.answer) if part.padding else rows.answer
+            loss, clipped = self._loss(
+                now,
+                old[part.rows, :width].to(self.team.device),
+                rows.sampled,
+                batch.advantages[part.rows].to(self.team.device)[:, None],
+                None if batch.reference is None else batch.reference[part.rows, :width].to(self.team.device),
+                mask,
+            )
+            # Split weights are averaged over the ranks, where the sum is meant.
+            (loss / tokens * (self.team.size if self._split else 1)).backward()
+            cut += clipped
+        return cut
+
+    def _loss(self, now: Any, old: Any, sampled: Any, gains: Any, reference: Any, mask: Any) -> tuple[Any, float]:
+        """The loss, summed over answer tokens; how many of them the clip cut off."""
+        config = self.config
+        ratio = (now - old).exp()
+        # What stands for nothing must not become infinite: it would be a NaN times the mask's zero.
+        correction = torch.where(mask, old - sampled, 0.0).exp().clamp(max=config.importance_cap)
+        surrogate = torch.minimum(ratio * gains, ratio.clamp(config.clip_low, config.clip_high) * gains) * correction
+        objective = surrogate
+        if reference is not None:
+            objective = objective - config.kl_weight * _k3(torch.where(mask, reference - now, 0.0))
+        cut = ((gains > 0) & (ratio > config.clip_high)) | ((gains < 0) & (ratio < config.clip_low))
+        return -torch.where(mask, objective, 0.0).sum(), float((cut & mask).sum())
+
+    def _update(self) -> float:
+        """Clip the gradient's norm and step; returns the norm before."""
+        if self.team.size > 1 and not self._split:
+            self._add_up_gradients()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip)
+        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        if not bool(torch.isfinite(norm)):
+            self.optimizer.zero_grad()
+            raise TrainingBroken(f"step {self.step}: the gradient's norm is {float(norm)}")
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return float(norm)
+
+    def _add_up_gradients(self) -> None:
+        parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
+        flat = self.team.sum(torch.cat([parameter.grad.reshape(-1) for parameter in parameters]))
+        for parameter, total in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+            parameter.grad.copy_(total.view_as(parameter))
+
+    def _rate(self) -> float:
+        config = self.config
+        return rate(
+            self.step,
+            config.steps,
+            top=config.learning_rate,
+            warmup=config.warmup,
+            schedule=config.schedule,
+            bottom=config.min_learning_rate,
+        )
+
+    def _shuffling(self) -> Any:
+        """The random order of a step's samples in minibatches, the same on all ranks; None for one minibatch."""
+        return (
+            torch.Generator().manual_seed(hash((self.config.seed, self.step)) % 2**63) if self.config.minibatches > 1 else None
+        )
+
+    def _shard(self) -> None:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        half = self.config.dtype == "bfloat16" and self.team.device == "cuda"
+        kind = torch.bfloat16 if half else torch.float32
+        policy = MixedPrecisionPolicy(param_dtype=kind, reduce_dtype=torch.float32)
+        for layer in self.model.model.layers:
+            fully_shard(layer, mesh=self.team.mesh, mp_policy=policy)
+        fully_shard(self.model, mesh=self.team.mesh, mp_policy=policy)
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        """On GPUs the forward pass computes as the engines do; weights, gradients and loss are float32 everywhere."""
+        if self.team.device == "cuda" and self.config.dtype == "bfloat16" and not self._split:
+            half: AbstractContextManager[Any] = torch.autocast("cuda", torch.bfloat16)
+            return half
+        return nullcontext()
+
+
+def _k3(apart: Any) -> Any:
+    return apart.exp() - apart - 1

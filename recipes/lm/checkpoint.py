@@ -1,0 +1,99 @@
+"""Checkpoints by `torch.distributed.checkpoint`: model, optimizer and progress, each rank its part, in one folder.
+
+A folder that was written by so many ranks can be read by another number of them. What a program keeps beside the tensors (steps,
+position in the data) is `progress`, a mapping with text keys; the state of each rank's random generator is saved anyway.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_state_dict, set_state_dict
+
+from gangflow.recipes.services.disk import is_full
+
+LAYOUT: Final = 1
+"""Version of what is in a folder."""
+
+
+def save(folder: Path, model: Any, optimizer: Any, progress: Mapping[str, Any]) -> None:
+    """Write a checkpoint that was not there before: whole, or not at all. On all ranks together.
+
+    OSError on every rank when the disk is full for one of them; what was written is removed.
+    """
+    part = folder.with_name(f".{folder.name}")
+    leads, several = _leads(), _several()
+    if leads:
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+    _together()
+    weights, moments = get_state_dict(model, optimizer)
+    state = {"layout": LAYOUT, "model": weights, "optimizer": moments, "progress": dict(progress), **_random()}
+    try:
+        dcp.save(state, checkpoint_id=str(part), no_dist=not several)
+    except CheckpointException as broken:
+        _together()
+        if leads:
+            shutil.rmtree(part, ignore_errors=True)
+        for failure in broken.failures.values():
+            error = failure[0] if isinstance(failure, tuple) else failure
+            if is_full(error) or "No space left" in str(error):
+                raise OSError(28, f"no room for {folder}") from broken
+        raise
+    except BaseException:
+        if leads:
+            shutil.rmtree(part, ignore_errors=True)
+        raise
+    if leads:
+        part.rename(folder)
+    _together()
+
+
+def load(folder: Path, model: Any, optimizer: Any, progress: Mapping[str, Any]) -> dict[str, Any]:
+    """Put a checkpoint into model and optimizer; returns its progress, which has the keys of the one that is given.
+
+    On all ranks together. ValueError for a folder of another layout.
+    """
+    weights, moments = get_state_dict(model, optimizer)
+    state = {"layout": 0, "model": weights, "optimizer": moments, "progress": dict(progress), **_random()}
+    known = dcp.FileSystemReader(str(folder)).read_metadata().state_dict_metadata
+    for name in [name for name in state if name.startswith("random.") and name not in known]:
+        del state[name]  # It was saved by fewer ranks.
+    dcp.load(state, checkpoint_id=str(folder), no_dist=not _several())
+    if state["layout"] != LAYOUT:
+        raise ValueError(f"{folder}: checkpoint layout {state['layout']}, expected {LAYOUT}")
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    for name, value in state.items():
+        if name.startswith("random."):
+            torch.set_rng_state(value)
+    return dict(state["progress"])
+
+
+def whole_weights(model: Any) -> dict[str, Any]:
+    """All weights of the model on the leading rank, in its memory; on the others nothing. On all ranks together."""
+    return dict(get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)))
+
+
+def _random() -> dict[str, Any]:
+    """Each rank's generator, under a name of its own."""
+    return {f"random.{dist.get_rank() if _several() else 0}": torch.get_rng_state()}
+
+
+def _several() -> bool:
+    return bool(dist.is_initialized())
+
+
+def _leads() -> bool:
+    return not _several() or dist.get_rank() == 0
+
+
+def _together() -> None:
+    if _several():
+        dist.barrier()
