@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a tiny random model (Qwen3, float32) with its tokenizer. Read it, do not write to it."""
+    """The folder of a tiny model (Qwen3, float32) with its tokenizer, warmed up a little. Read it, do not write to it."""
     return servers.make_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
