@@ -1,7 +1,7 @@
 """Checkpoints by `torch.distributed.checkpoint`: model, optimizer and progress, each rank its part, in one folder.
 
-A folder that was written by so many ranks can be read by another number of them. What a program keeps beside the tensors (steps,
-position in the data) is `progress`, a mapping with text keys; the state of each rank's random generator is saved anyway.
+A folder that was written by so many ranks can be read by another number of them. What a program keeps beside the tensors (steps
+done, position in the data) is `progress`, a mapping with text keys; each rank's random generator is saved anyway.
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ from gangflow.recipes.lm.problems import Problem
 
 transformers_logging.disable_progress_bar()
 
+ANSWER_SO = "Give the final answer as <answer>...</answer>."
+"""What a chat model is told about the form; `problems.final` reads it."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -50,7 +52,7 @@ def tokenizer_of(folder: str | Path) -> Any:
 def prompt_tokens(tokenizer: Any, problem: Problem) -> list[int]:
     """What an engine is given for a problem: its question as a chat, where the tokenizer knows chats, else its prompt."""
     if problem.question and getattr(tokenizer, "chat_template", None):
-        chat = [{"role": "user", "content": problem.question}]
+        chat = [{"role": "user", "content": f"{problem.question}\n{ANSWER_SO}"}]
         return list(tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False))
     return list(tokenizer.encode(problem.prompt))
 

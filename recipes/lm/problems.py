@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from gangflow.errors import GangflowError
 SHIPPED: Final = Path(__file__).with_name("data")
 HELD_OUT: Final = 0.2
 """The fraction of a file's problems that is held out, where the file itself does not say which."""
+_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 BEST_REWARD: Final = 2.0
 """Of an exact answer: 1 for being exact, and 1 for having every character in its place."""
 
@@ -80,17 +82,26 @@ def split(problems: Sequence[Problem], seed: int = 0) -> tuple[tuple[Problem, ..
     return trained, held_out
 
 
+def final(text: str) -> str:
+    """What a text gives as its answer: what stands in its last `<answer>…</answer>`, else all of it after the thinking.
+
+    Blanks around it do not count.
+    """
+    tagged = _TAGGED.findall(text)
+    return (tagged[-1] if tagged else text.rpartition("</think>")[2]).strip()
+
+
 def exact(answer: str, text: str) -> bool:
-    """Whether a text is the answer; blanks around it do not count."""
-    return text.strip() == answer
+    """Whether the final answer of a text is the answer."""
+    return final(text) == answer
 
 
 def reward(answer: str, text: str) -> float:
     """0 … 2: one for being exact, and one for the fraction of characters that stand where they should.
 
-    The longer of both counts: a text that goes on and on gains nothing by it.
+    The longer of both counts: an answer that goes on and on gains nothing by it.
     """
-    text = text.strip()
+    text = final(text)
     places = max(len(answer), len(text), 1)
     right = sum(wanted == written for wanted, written in zip(answer, text, strict=False))
     return float(text == answer) + right / places

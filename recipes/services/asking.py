@@ -7,6 +7,7 @@ a reward of 0. An answer that says that the request itself was wrong (a status o
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -28,7 +29,7 @@ class ServiceFailed(GangflowError):
 
 
 class Asking:
-    """Asks members of the group that serve JSON by POST, over kept-open connections. One thread at a time."""
+    """Asks members of the group that serve JSON by POST, over kept-open connections; thread-safe."""
 
     def __init__(
         self,
@@ -46,14 +47,18 @@ class Asking:
         self._patience_s = patience_s
         self._waiting = waiting
         self._http = httpx.Client(timeout=request_timeout_s, trust_env=False)
+        self._lock = threading.Lock()
         self.repeated = 0
         """Requests that had to be asked again."""
 
     def close(self) -> None:
         self._http.close()
 
-    def ask(self, member: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The JSON object that one of the member's slots answers to `POST path`. ServiceFailed when none does in time."""
+    def ask(self, member: str, path: str, body: Mapping[str, Any], *, first: int = 0) -> dict[str, Any]:
+        """The JSON object that one of the member's slots answers to `POST path`. ServiceFailed when none does in time.
+
+        `first`: which of its slots is asked first (counted round), to spread requests over them.
+        """
         deadline = time.monotonic() + self._patience_s
         pause = FIRST_PAUSE_S
         attempt = 0
@@ -61,7 +66,7 @@ class Asking:
             urls = self._endpoints(member)
             reason = f"{member} has no endpoint"
             if urls:
-                url = urls[attempt % len(urls)] + path
+                url = urls[(first + attempt) % len(urls)] + path
                 try:
                     answer = self._http.post(url, json=body)
                 except httpx.TransportError as broken:
@@ -75,7 +80,8 @@ class Asking:
             if time.monotonic() + pause > deadline:
                 raise ServiceFailed(f"{member} did not answer for {self._patience_s:g} s; last: {reason}")
             attempt += 1
-            self.repeated += 1
+            with self._lock:
+                self.repeated += 1
             self._waiting(reason)
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)

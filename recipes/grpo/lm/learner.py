@@ -27,6 +27,7 @@ from gangflow.recipes.grpo.lm.config import LmConfig
 from gangflow.recipes.lm import checkpoint
 from gangflow.recipes.lm import model as models
 from gangflow.recipes.lm.batch import Sequences
+from gangflow.recipes.lm.drawing import sample_seed
 from gangflow.recipes.lm.ranks import Team
 from gangflow.recipes.lm.schedule import rate
 from gangflow.recipes.lm.shares import Plan, plan
@@ -162,7 +163,7 @@ class Learner:
     # --- one step
 
     def _survey(self, batch: Batch, made: Plan) -> tuple[Any, tuple[float, float, float], Any]:
-        """Log-probabilities before the step (n, t − 1; this rank's rows), sums of k3, corrections and capped ones, drifts (n,)."""
+        """Log-probabilities before the step (n, t − 1) of this rank's rows; sums: k3, corrections, capped; drifts (n,)."""
         old = torch.zeros_like(batch.sequences.sampled)
         drifts = torch.zeros(len(batch.sequences))
         k3 = weight = capped = 0.0
@@ -263,9 +264,9 @@ class Learner:
 
     def _shuffling(self) -> Any:
         """The random order of a step's samples in minibatches, the same on all ranks; None for one minibatch."""
-        return (
-            torch.Generator().manual_seed(hash((self.config.seed, self.step)) % 2**63) if self.config.minibatches > 1 else None
-        )
+        if self.config.minibatches == 1:
+            return None
+        return torch.Generator().manual_seed(sample_seed(self.config.seed, self.step))
 
     def _shard(self) -> None:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
