@@ -38,6 +38,8 @@ START_S = 60
 """For a controller to recover its journal, find its agents and listen."""
 STOP_S = 120
 """For everything to be gone, members' grace periods included."""
+COORDINATOR_STOP_S = 5
+"""For a coordinator whose XCE is gone to end when it is told to."""
 _ERRORS: dict[int, type[GangflowError]] = {
     kind.exit_code: kind for kind in (JournalFull, JournalLocked, JournalCorrupt, JournalRegressed, SetupError)
 }
@@ -98,7 +100,10 @@ class LocalCluster:
 
     def coordinate(self, group: str) -> None:
         """The coordinator is a supervised process beside the controller."""
-        start_coordinator(group, self.home.url, self._token or self.home.token, self.home.path)
+        pid = start_coordinator(group, self.home.url, self._token or self.home.token, self.home.path)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            note = {"pid": pid, "started": psutil.Process(pid).create_time()}
+            (self.home.path / f"coordinator-{group}.json").write_text(json.dumps(note))
 
     def stop(self) -> None:
         """Cancel every group, end the agent and the controller. Nothing of a cluster that is kept for others.
@@ -108,6 +113,11 @@ class LocalCluster:
         """
         if self._kept:
             return
+        self._stop_controller()
+        # One that did not hear of its group's end any more would wait for XCE to come back.
+        _end_coordinators(self.home)
+
+    def _stop_controller(self) -> None:
         process = _controller(self.home)
         if process is None:
             # A controller that crashed left its agent: start one on the journal again, so that everything ends in order.
@@ -142,8 +152,26 @@ def _controller(home: Home) -> psutil.Process | None:
     return process if "gangflow.xce.serve" in arguments and str(home.path) in arguments else None
 
 
-def start_coordinator(group: str, url: str, token: str, log_folder: Path | None) -> None:
-    """Start a group's coordinator as a supervised process in a session of its own; it ends with the group."""
+def _end_coordinators(home: Home) -> None:
+    """End what is left of the coordinators that were started beside this home's controller."""
+    for note in home.path.glob("coordinator-*.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError, psutil.Error):
+            known = json.loads(note.read_text())
+            process = psutil.Process(int(known["pid"]))
+            # A number alone may mean another process by now; the clock may have been set by a second.
+            if abs(process.create_time() - known["started"]) < 2:
+                family = [process, *process.children(recursive=True)]
+                process.terminate()
+                _, left = psutil.wait_procs(family, timeout=COORDINATOR_STOP_S)
+                for each in left:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        each.kill()
+                psutil.wait_procs(left, timeout=COORDINATOR_STOP_S)
+        note.unlink(missing_ok=True)
+
+
+def start_coordinator(group: str, url: str, token: str, log_folder: Path | None) -> int:
+    """Start a group's coordinator as a supervised process in a session of its own; it ends with the group. Its pid."""
     environment = {**os.environ, "XCE_URL": url, "XCE_TOKEN": token}
     command = [sys.executable, "-m", "gangflow.supervise", "--", sys.executable, "-m", "gangflow.coordinators.run"]
     target = (log_folder / f"coordinator-{group}.log").open("ab") if log_folder else subprocess.DEVNULL
@@ -157,6 +185,7 @@ def start_coordinator(group: str, url: str, token: str, log_folder: Path | None)
             start_new_session=True,
         )
         _let_go(process)
+        return process.pid
     finally:
         if not isinstance(target, int):
             target.close()

@@ -135,3 +135,19 @@ def test_a_start_on_the_journal_beside_a_coordinator_that_lives(live: Live) -> N
     assert live.coordinators(run.id) != [first]
     _reach(run, step(run) + 10)
     _went_on_untouched(live, run)
+
+
+def test_a_cluster_that_is_stopped_leaves_no_coordinator_that_waits_for_it() -> None:
+    """One that never heard of its group's end (here it stands still meanwhile) would ask for XCE for an hour."""
+    made = OwnRoot()
+    try:
+        live = Live(cluster(CONFIG))
+        run = live.run(build(CONFIG))
+        pid = until(lambda: next(iter(live.coordinators(run.id)), 0), "no coordinator")
+        os.kill(pid, signal.SIGSTOP)
+        live.clear()
+        live.stop()
+        assert not live.coordinators(run.id)
+        assert not live.supervisors_of(run.id)
+    finally:
+        made.close()
