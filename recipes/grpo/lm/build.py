@@ -121,7 +121,6 @@ def _actor(config: LmConfig) -> Job:
 
 def _rollout(config: LmConfig) -> ReplicaSet:
     hosts = -(-config.tensor_parallel // config.gpus_per_host)
-    plain = config.temperature == 1 and config.top_p == 1
     server = VllmServer(
         model_claim=claim.MODEL,
         served_name=SERVED,
@@ -132,7 +131,7 @@ def _rollout(config: LmConfig) -> ReplicaSet:
         max_model_len=config.max_model_len,
         gpu_memory_utilization=config.gpu_memory_utilization,
         # The trainer corrects for the distribution that was sampled from.
-        logprobs_mode="raw_logprobs" if plain else "processed_logprobs",
+        logprobs_mode="raw_logprobs" if config.temperature == 1 else "processed_logprobs",
         command=config.vllm,
         extra_args=config.vllm_args,
     )

@@ -68,7 +68,6 @@ class LmConfig(Spec):
     max_prompt_tokens: Count = 64
     """A problem with more is refused at the start."""
     temperature: Positive = 1.0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     epochs: Count = 1
     """Passes over a step's samples."""
     minibatches: Count = 1
@@ -203,8 +202,7 @@ def _faults(config: LmConfig) -> Iterator[Fault]:
         yield Fault(("max_rollouts",), config.max_rollouts, f"at least `rollouts`, {config.rollouts}")
     if config.pause == "keep" and not config.max_staleness:
         yield Fault(("pause",), "keep", "wait or abort with `max_staleness` 0: what goes on over a push mixes two versions")
-    if config.trainer == "trl" and config.max_staleness:
-        yield Fault(("max_staleness",), config.max_staleness, "0 with TRL, which samples and trains in turn")
+    yield from _trl_faults(config) if config.trainer == "trl" else ()
     if config.max_prompt_tokens + config.max_tokens > config.max_model_len:
         expected = f"at least `max_prompt_tokens` + `max_tokens`, {config.max_prompt_tokens + config.max_tokens}"
         yield Fault(("max_model_len",), config.max_model_len, expected)
@@ -226,3 +224,19 @@ def _faults(config: LmConfig) -> Iterator[Fault]:
     for key in ("actor_procs", "ref_gpus"):
         if config.device == "gpu" and getattr(config, key) > config.gpus_per_host:
             yield Fault((key,), getattr(config, key), f"at most `gpus_per_host`, {config.gpus_per_host}")
+
+
+def _trl_faults(config: LmConfig) -> Iterator[Fault]:
+    """What TRL's trainer has no setting for."""
+    if config.max_staleness:
+        yield Fault(("max_staleness",), config.max_staleness, "0 with TRL, which samples and trains in turn")
+    if config.ref_model:
+        yield Fault(("ref_model",), config.ref_model, "none with TRL, whose reference is the first policy")
+    if config.keep_checkpoints < 2:
+        yield Fault(("keep_checkpoints",), config.keep_checkpoints, "2 at least with TRL, which removes before it saved")
+    if config.sharding != "replicate":
+        expected = "replicate with TRL in this recipe; a script of your own may set TRL's `fsdp`"
+        yield Fault(("sharding",), config.sharding, expected)
+    if config.prompts * config.samples % (config.ranks * config.minibatches):
+        expected = f"with TRL, `prompts` × `samples` divisible by {config.ranks} × {config.minibatches}"
+        yield Fault(("minibatches",), config.minibatches, expected)

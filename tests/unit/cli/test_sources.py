@@ -53,7 +53,7 @@ def test_an_unknown_preset_names_the_nearest() -> None:
 
 def test_a_setting_of_one_variant_chooses_it_and_is_none_of_another() -> None:
     assert read("grpo", ["engine=embedded", "preset=smoke"]).config.steps == 30
-    source = read("grpo", ["trainer=trl", "preset=8b-1-host", "steps=7"])
+    source = read("grpo", ["trainer=trl", "preset=8b-1-host", "sharding=replicate", "steps=7"])
     assert (source.config.engine, source.config.trainer, source.config.steps) == ("vllm", "trl", 7)
     assert source.cluster is None
 

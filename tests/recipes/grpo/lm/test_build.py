@@ -116,6 +116,9 @@ def test_a_temperature_samples_what_the_trainer_corrects_for() -> None:
         ({"device": "gpu", "tensor_parallel": 12}, "tensor_parallel", "at most `gpus_per_host`, 8, or a multiple: whole hosts"),
         ({"device": "gpu", "ref_gpus": 9}, "ref_gpus", "at most `gpus_per_host`, 8"),
         ({"trainer": "trl", "max_staleness": 1}, "max_staleness", "0 with TRL, which samples and trains in turn"),
+        ({"trainer": "trl", "ref_model": "/m"}, "ref_model", "none with TRL, whose reference is the first policy"),
+        ({"trainer": "trl", "keep_checkpoints": 1}, "keep_checkpoints", "2 at least with TRL, which removes before it saved"),
+        ({"trainer": "trl", "minibatches": 3}, "minibatches", "with TRL, `prompts` × `samples` divisible by 1 × 3"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any], path: str, expected: str) -> None:
