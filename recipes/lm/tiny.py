@@ -76,7 +76,8 @@ def fresh(tiny: Tiny) -> Any:
         num_key_value_heads=tiny.kv_heads,
         head_dim=32,
         max_position_embeddings=tiny.longest,
-        tie_word_embeddings=True,
+        # Tied, vLLM on CPU would go on with the old output layer after new weights: it keeps a packed copy of it.
+        tie_word_embeddings=False,
         pad_token_id=PAD,
         eos_token_id=END,
         bos_token_id=None,
