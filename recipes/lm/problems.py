@@ -1,7 +1,8 @@
 """Problem sets: prompts with right answers, split into trained and held-out ones, and how an answer is scored. No torch.
 
 A set is a file of JSON lines: `prompt`, `answer`, optionally `question` (the prompt in words, for models that chat) and `split`
-(`train` or `held_out`). Those that the recipes ship are in `data/`, where LICENSE says where they come from.
+(`train` or `held_out`). Its first line may be {"templates": {"prompt": "{word}>", …}}: what a line does not say itself is made
+of its other fields by these. The sets that the recipes ship are in `data/`, where LICENSE says where they come from.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from gangflow.errors import GangflowError
 SHIPPED: Final = Path(__file__).with_name("data")
 HELD_OUT: Final = 0.2
 """The fraction of a file's problems that is held out, where the file itself does not say which."""
+_FIELD = re.compile(r"\{(\w+)\}")
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 BEST_REWARD: Final = 2.0
 """Of an exact answer: 1 for being exact, and 1 for having every character in its place."""
@@ -37,7 +39,7 @@ class Problem:
     """One line of a problem set."""
 
     number: int
-    """Its line, from 0: how programs name it to each other."""
+    """Its place in the file, from 0: how programs name it to each other."""
     prompt: str
     """What the model continues."""
     answer: str
@@ -59,7 +61,13 @@ def load(name: str) -> tuple[Problem, ...]:
         raise BadProblems(f"no problem set {name!r}: an absolute path, or one of {', '.join(there)}{meant}") from None
     except (OSError, UnicodeDecodeError) as broken:
         raise BadProblems(f"{path}: {broken}") from broken
-    problems = tuple(_problem(f"{path}:{number + 1}", number, line) for number, line in enumerate(lines))
+    documents = [_object(f"{path}:{number}", line) for number, line in enumerate(lines, 1)]
+    templates = _templates(f"{path}:1", documents[0]) if documents and "templates" in documents[0] else None
+    first = 0 if templates is None else 1
+    problems = tuple(
+        _problem(f"{path}:{first + number + 1}", number, {**_made(templates or {}, document), **document})
+        for number, document in enumerate(documents[first:])
+    )
     if not problems:
         raise BadProblems(f"{path} has no problems")
     if len({problem.held_out is None for problem in problems}) > 1:
@@ -107,13 +115,31 @@ def reward(answer: str, text: str) -> float:
     return float(text == answer) + right / places
 
 
-def _problem(where: str, number: int, line: str) -> Problem:
+def _object(where: str, line: str) -> dict[str, Any]:
     try:
         found: Any = json.loads(line)
     except json.JSONDecodeError as broken:
         raise BadProblems(f"{where}: not JSON: {broken}") from broken
     if not isinstance(found, dict):
         raise BadProblems(f"{where}: expected an object with `prompt` and `answer`, got {line[:100]}")
+    return found
+
+
+def _templates(where: str, document: dict[str, Any]) -> dict[str, str]:
+    found = document["templates"]
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise BadProblems(f"{where}: templates: expected texts by name, got {found!r}")
+    return found
+
+
+def _made(templates: dict[str, str], document: dict[str, Any]) -> dict[str, str]:
+    """What the templates say of a line: `{word}` stands for its field `word`."""
+    return {
+        name: _FIELD.sub(lambda match: str(document.get(match[1], match[0])), template) for name, template in templates.items()
+    }
+
+
+def _problem(where: str, number: int, found: dict[str, Any]) -> Problem:
     for key in ("prompt", "answer"):
         if not isinstance(found.get(key), str) or not found[key]:
             raise BadProblems(f"{where}: {key}: expected a text, got {found.get(key)!r}")

@@ -47,7 +47,7 @@ class Tiny:
     kv_heads: int = 2
     longest: int = 256
     """Tokens of a sequence at most."""
-    warm_steps: int = 80
+    warm_steps: int = 70
     """0: it says nothing of any use."""
     warm_batch: int = 64
     warm_rate: float = 2e-3
