@@ -76,6 +76,11 @@ RECIPES: tuple[Recipe, ...] = (
             Variant("gangflow.recipes.grpo.lm.build", {"engine": ("vllm",), "trainer": ("torch", "trl")}),
         ),
     ),
+    Recipe(
+        "rlhf_ppo",
+        "RLHF with PPO: a reward model is trained on preferences, then a policy on it, with a critic and vLLM rollouts",
+        (Variant("gangflow.recipes.rlhf_ppo.build"),),
+    ),
 )
 
 

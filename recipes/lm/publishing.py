@@ -23,8 +23,9 @@ T = TypeVar("T")
 class Trained(Protocol):
     """What is trained, by all ranks together."""
 
-    step: int
-    """Steps done: the version of the policy."""
+    @property
+    def step(self) -> int:
+        """Steps done: the version of the policy."""
 
     def probe(self, tokens: Sequence[int]) -> Probe: ...
 

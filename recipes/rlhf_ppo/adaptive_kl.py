@@ -1,7 +1,7 @@
 """The weight of the KL penalty, steered towards a target (Ziegler et al., 2019, section 2.2).
 
-After each step the weight β is multiplied by 1 + clip(KL / target − 1, ±0.2) · samples / horizon: while the policy is further from
-its reference than the target, the penalty grows, and otherwise it shrinks. With a target of 0 the weight stays as it is.
+After each step the weight β is multiplied by 1 + clip(KL / target − 1, ±0.2) · samples / horizon: while the policy is further
+from its reference than the target, the penalty grows, and otherwise it shrinks. With a target of 0 the weight stays as it is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From scores and values to advantages: the reward of each token, generalised advantage estimation, whitening.
 
-Tensors are (n, t − 1) as in `gangflow.recipes.lm.batch`: column j is about token j + 1, and `answer` (bool) says which columns are of
-the reply, a run without a gap in each row. Elsewhere every result is 0, whatever the inputs have there.
+Tensors are (n, t − 1) as in `gangflow.recipes.lm.batch`: column j is about token j + 1, and `answer` (bool) says which columns
+are of the reply, a run without a gap in each row. Elsewhere every result is 0, whatever the inputs have there.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def token_rewards(scores: Any, logprobs: Any, reference: Any, answer: Any, kl_we
 def gae(rewards: Any, values: Any, answer: Any, discount: float, trace: float) -> tuple[Any, Any]:
     """(advantages, returns) by generalised advantage estimation (Schulman et al., 2016); a reply's last token ends its episode.
 
-    δ_t = r_t + γ V_{t+1} − V_t and A_t = δ_t + γ λ A_{t+1}, where V and A are 0 behind the end; the returns, which the critic is
-    trained towards, are A_t + V_t. `discount` is γ and `trace` is λ. The value of a column is the critic's of what was
+    δ_t = r_t + γ V_{t+1} − V_t and A_t = δ_t + γ λ A_{t+1}, where V and A are 0 behind the end; the returns, which the critic
+    is trained towards, are A_t + V_t. `discount` is γ and `trace` is λ. The value of a column is the critic's of what was
     written before its token.
     """
     values = torch.where(answer, values, 0.0)

@@ -1,7 +1,7 @@
 """The first policy: a tiny model that has learned to talk like the clerks of `task`, the bad ones included.
 
-`python -m gangflow.recipes.rlhf_ppo.clerk FOLDER` makes it from random numbers by supervised steps on replies to **training** prompts:
-what people call the SFT model. The same settings make the same weights on the same machine.
+`python -m gangflow.recipes.rlhf_ppo.clerk FOLDER` makes it from random numbers by supervised steps on replies to **training**
+prompts: what people call the SFT model. The same settings make the same weights on the same machine.
 """
 
 from __future__ import annotations

@@ -1,94 +1,132 @@
-"""The policy's half of PPO: from sampled replies and their advantages to the next policy."""
+"""The policy's half of PPO: from sampled replies and their advantages to the next policy. On all ranks together."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import torch
 
+from gangflow.channel import Probe
+from gangflow.recipes.lm import checkpoint
+from gangflow.recipes.lm import model as models
 from gangflow.recipes.lm.batch import Sequences
-from gangflow.recipes.lm.model import token_logprobs
+from gangflow.recipes.lm.drawing import sample_seed
+from gangflow.recipes.lm.ranks import Team
+from gangflow.recipes.lm.schedule import rate
+from gangflow.recipes.lm.spread import Spread, minibatches
+from gangflow.recipes.rlhf_ppo.config import Config
 from gangflow.recipes.rlhf_ppo.losses import policy_loss
-from gangflow.recipes.rlhf_ppo.pieces import micro, minibatches
-
-
-@dataclass(frozen=True, slots=True)
-class PolicySettings:
-    """What an update does."""
-
-    epochs: int = 2
-    """Passes over a step's replies."""
-    minibatches: int = 2
-    """Optimizer steps in a pass."""
-    micro_batch: int = 128
-    """Replies in one forward and backward pass."""
-    learning_rate: float = 1e-3
-    beta1: float = 0.9
-    beta2: float = 0.99
-    grad_clip: float = 1.0
-    clip: float = 0.2
-    seed: int = 0
-
-
-class EngineDrift(Exception):
-    """The engine's log-probabilities are not the trainer's: the samples are of another policy, and nothing was learned."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyReport:
-    """What an update saw, as means over its optimizer steps."""
+    """What an update saw; the same on all ranks."""
 
-    loss: float
     clipped: float
-    """Fraction of tokens whose gradient was cut off by the clip."""
+    """Fraction of tokens whose gradient was cut off by the clip, over all passes."""
     moved: float
-    """½ (log ratio)², a measure of how far the policy went from the one that sampled, in nats per token."""
-    grad_norm: float
-    """Before it was clipped."""
+    """Mean of ½ (now − old)²: how far the policy went from the one before, in nats per token, over all passes."""
+    norm: float
+    """Of the gradient before it is clipped; the largest of the step."""
+    rate: float
+    """The learning rate."""
 
 
 class PolicyLearner:
-    """The model and its optimizer."""
+    """Policy, optimizer, steps done."""
 
-    def __init__(self, model: Any, settings: PolicySettings) -> None:
-        self.model = model
-        self.settings = settings
+    def __init__(self, model: Any, config: Config, team: Team) -> None:
+        self.config = config
+        self.team = team
+        self.spread = Spread(model, model.model.layers, team, sharding=config.sharding, dtype=config.dtype)
+        self.model = self.spread.model
         self.optimizer = torch.optim.AdamW(
-            model.parameters(), lr=settings.learning_rate, betas=(settings.beta1, settings.beta2), weight_decay=0.0
+            self.model.parameters(),
+            lr=config.learning_rate,
+            betas=(config.beta1, config.beta2),
+            weight_decay=config.weight_decay,
         )
+        self.step = 0
+        """Steps done."""
+        self._kept = ""
 
-    def logprobs(self, batch: Sequences) -> Any:
-        """(n, t − 1), of every column, without gradient."""
-        with torch.no_grad():
-            found = torch.zeros_like(batch.sampled)
-            for at in range(0, len(batch), self.settings.micro_batch):
-                rows = batch.rows(slice(at, at + self.settings.micro_batch))
-                now = token_logprobs(self.model, rows.tokens, rows.attention)
-                found[at : at + len(rows), : now.shape[1]] = now
-        return found
+    @classmethod
+    def start(cls, folder: str | Path, config: Config, team: Team) -> Self:
+        """With the model of a folder."""
+        return cls(models.load(folder, device=team.device, checkpointing=config.checkpointing), config, team)
 
-    def drift(self, batch: Sequences) -> float:
-        """The largest |trainer − engine| log-probability of a reply's token; of the same weights it is rounding only."""
-        return float(torch.where(batch.answer, self.logprobs(batch) - batch.sampled, 0.0).abs().max())
+    def survey(self, batch: Sequences) -> Any:
+        """(n, t − 1): the policy's log-probabilities of the batch's tokens; without meaning where there is no reply."""
+        return self.spread.each(batch, self._logprobs, tuple(batch.sampled.shape), self.config.micro_batch)
 
-    def train(self, batch: Sequences, advantages: Any, step: int) -> PolicyReport:
-        """All epochs of one step, in place. The ratio is against the log-probabilities that the engines sampled with."""
-        settings, seen = self.settings, list[tuple[float, float, float, float]]()
-        for rows in minibatches(len(batch), settings.epochs, settings.minibatches, settings.seed, step):
-            tokens = int(batch.answer[rows].sum())
-            self.optimizer.zero_grad(set_to_none=True)
-            loss = cut = moved = 0.0
-            for piece in micro(rows, settings.micro_batch):
-                part = batch.rows(piece)
-                now = token_logprobs(self.model, part.tokens, part.attention)
-                gains = advantages[piece][:, : now.shape[1]]
-                found = policy_loss(now, part.sampled, gains, part.answer, settings.clip, tokens)
-                found.loss.backward()
-                loss += float(found.loss.detach())
-                cut += found.cut
-                moved += float(0.5 * torch.where(part.answer, now.detach() - part.sampled, 0.0).square().sum())
-            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.grad_clip)
-            self.optimizer.step()
-            seen.append((loss, cut / tokens, moved / tokens, float(norm)))
-        return PolicyReport(*(sum(column) / len(seen) for column in zip(*seen, strict=True)))
+    def train(self, batch: Sequences, old: Any, gains: Any) -> PolicyReport:
+        """One step: all passes over the batch. `old` is what `survey` said, `gains` are whitened advantages; both (n, t − 1).
+
+        TrainingBroken before the optimizer step whose gradient is broken.
+        """
+        config, seen, norm = self.config, torch.zeros(2, dtype=torch.float64), 0.0
+        learning_rate = rate(
+            self.step,
+            config.steps,
+            top=config.learning_rate,
+            warmup=config.warmup,
+            schedule=config.schedule,
+            bottom=config.min_learning_rate,
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        seed = sample_seed(config.seed, self.step)
+        for made in minibatches(len(batch), config.epochs, config.minibatches, config.micro_batch, self.team, seed):
+            for minibatch in made.minibatches:
+                tokens = float(batch.answer[made.rows_of(minibatch)].sum())
+                for part in minibatch[self.team.rank]:
+                    seen += self._backward(batch, old, gains, part, tokens)
+                norm = max(norm, self.spread.update(self.optimizer, config.grad_clip))
+        counted = float(batch.answer.sum()) * config.epochs
+        clipped, moved = (self.team.sum(seen) / counted).tolist()
+        self.step += 1
+        return PolicyReport(clipped, moved, norm, learning_rate)
+
+    def probe(self, tokens: Sequence[int]) -> Probe:
+        """What the policy says of these tokens."""
+        with self.spread.precision():
+            return models.probe_of(self.model, tokens)
+
+    def export(self, folder: Path, tokenizer: Any = None) -> None:
+        """Write the policy as a model folder for engines; the leader writes."""
+        state = checkpoint.whole_weights(self.model) if self.spread.split else None
+        if self.team.leads:
+            models.save_for_engines(self.model, folder, tokenizer=tokenizer, dtype=self.config.dtype, state=state)
+
+    def keep(self, text: str) -> None:
+        """What else must be at the same step after a restart: it is saved with the next checkpoints."""
+        self._kept = text
+
+    def save(self, folder: Path) -> None:
+        """Write everything that must survive a restart."""
+        checkpoint.save(folder, self.model, self.optimizer, {"step": self.step, "kept": self._kept})
+
+    def load(self, folder: Path) -> str:
+        """Continue from what `save` wrote, with this or another number of ranks; returns what was kept."""
+        found = checkpoint.load(folder, self.model, self.optimizer, {"step": 0, "kept": ""})
+        self.step, self._kept = int(found["step"]), str(found["kept"])
+        return self._kept
+
+    def _logprobs(self, rows: Sequences) -> Any:
+        return models.token_logprobs(self.model, rows.tokens, rows.attention)
+
+    def _backward(self, batch: Sequences, old: Any, gains: Any, part: Any, tokens: float) -> Any:
+        """Gradients of a portion of a minibatch of so many tokens; (clipped, moved), summed over its tokens."""
+        rows = batch.rows(part.rows).to(self.team.device)
+        with self.spread.precision():
+            now = self._logprobs(rows)
+        width = now.shape[1]
+        before, gain = (each[part.rows, :width].to(self.team.device) for each in (old, gains))
+        mask = torch.zeros_like(rows.answer) if part.padding else rows.answer
+        found = policy_loss(now, before, rows.sampled, gain, mask, clip=self.config.clip, cap=self.config.importance_cap)
+        self.spread.backward(found.loss / tokens)
+        moved = 0.5 * torch.where(mask, now.detach() - before, 0.0).square().sum()
+        return torch.tensor([found.cut, float(moved)], dtype=torch.float64)

@@ -1,8 +1,8 @@
 """Orders at a counter: prompts, replies of every quality, and the preference that the policy never sees.
 
-A prompt is an order (`ann wants tea:`), a reply what the clerk says (`tea for ann, enjoy.`). Clerks are of all kinds: some hand out
-the wrong thing, call the wrong name, are rude, shout (`!!`), or do not end their sentence. `replies` draws from them; it is what the
-first policy learned to imitate, and where preference pairs come from.
+A prompt is an order (`ann wants tea:`), a reply what the clerk says (`tea for ann, enjoy.`). Clerks are of all kinds: some hand
+out the wrong thing, do not remember the name, are rude, shout (`!!`), or do not end their sentence. `reply` draws from them; it
+is what the first policy learned to imitate, and where preference pairs come from.
 
 `quality` is the truth: how good a reply is, from 0 to 1. Annotators see it through noise (`annotate`), the reward model sees
 the annotators' choices only, and the policy sees the reward model only. So a policy whose quality rises has learned what was
@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -115,7 +116,7 @@ def pairs(prompts: tuple[str, ...], count: int, seed: int, sharpness: float = 12
     return found
 
 
-def ceiling(found: list[Pair]) -> float:
+def ceiling(found: Sequence[Pair]) -> float:
     """The fraction of pairs whose annotator preferred the better reply: no reward model can be expected to do better."""
     right = [quality(pair.prompt, pair.chosen) > quality(pair.prompt, pair.rejected) for pair in found]
     return sum(right) / len(right)

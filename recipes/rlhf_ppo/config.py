@@ -1,0 +1,282 @@
+"""What can be set about RLHF with PPO. The defaults are those of the preset `tiny`: this machine, without a GPU.
+
+Imports neither torch nor vLLM: `render` and submission need only this.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from gangflow.recipes.lm.interpreter import trainers_python
+from gangflow.specs.base import Name, Spec, Text, Whole, Word, check
+from gangflow.specs.faults import Fault
+from gangflow.specs.quantity import Cpu, Duration, Memory
+
+VARIABLE: Final = "RLHF_CONFIG"
+"""The environment variable by which the programs get their configuration, as JSON."""
+CLERK: Final = "clerk"
+"""The model that is made on the spot: a third of a million parameters that talk like the clerks of `task`."""
+COUNTER: Final = "counter"
+"""The preferences that the recipe makes: orders at a counter."""
+
+_OF_THE_GROUP = (
+    *("name", "priority", "python", "vllm", "vllm_args", "max_restarts", "max_rollouts", "start_timeout", "level"),
+    *("pack_actor", "ref_replicas", "reward_replicas"),
+    *(f"{member}_{kind}" for member in ("actor", "critic", "rollout", "ref", "reward") for kind in ("cpu", "mem")),
+)
+
+Count = Annotated[Whole, Field(ge=1)]
+Natural = Annotated[Whole, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Below1 = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Config(Spec):
+    """RLHF with PPO: vLLM rollouts, a torch policy and critic, a reward model that is trained first."""
+
+    device: Literal["cpu", "gpu"] = "cpu"
+    """What everything but the rollouts' scheduler computes on; `gpu` asks for devices."""
+
+    # --- models and data ---------------------------------------------------------------------------------------------
+    model: Annotated[Text, Field(min_length=1)] = CLERK
+    """The first policy, which is the reference, too: `clerk`, or the absolute path of a model folder as the hosts see it."""
+    model_sha256: Text = ""
+    """With a path: its checksum, to copy it into the cache of each host and verify it; without, it is read in place."""
+    critic_model: Text = ""
+    """Whose trunk the critic begins with (a path, read in place); empty: the first policy's."""
+    reward_base: Text = ""
+    """Whose trunk the reward model begins with, likewise; empty: the first policy's."""
+    reward_model: Text = ""
+    """A reward model that is trained already (a sequence classifier with one label, read in place); empty: it is trained."""
+    data: Annotated[Text, Field(min_length=1)] = COUNTER
+    """`counter`, or the absolute path of a JSON-lines file of preference pairs: `prompt`, `chosen`, `rejected`."""
+    split_seed: Natural = 0
+    """Which prompts are held out, with all of their pairs."""
+    seed: Natural = 0
+    """Of prompts drawn, samples, and all that is random in training."""
+
+    # --- the reward model --------------------------------------------------------------------------------------------
+    pairs: Count = 2_500
+    """Of `counter`: how many are trained on; a file's are all that it has."""
+    held_out_pairs: Count = 400
+    """At most so many are measured before and after."""
+    reward_epochs: Count = 2
+    reward_batch: Count = 32
+    """Pairs of one optimizer step."""
+    reward_learning_rate: Positive = 1e-3
+    """At the start; it falls to 0 in a line."""
+
+    # --- a step ------------------------------------------------------------------------------------------------------
+    steps: Count = 40
+    prompts: Count = 64
+    """Per step."""
+    samples: Count = 2
+    """Replies to each prompt."""
+    max_tokens: Annotated[Whole, Field(ge=2)] = 28
+    """Of a reply."""
+    max_prompt_tokens: Count = 64
+    """A prompt with more is refused at the start."""
+    discount: Fraction = 1.0
+    """γ of generalised advantage estimation."""
+    trace: Fraction = 0.95
+    """λ of it."""
+    unfinished_score: Annotated[float, Field(allow_inf_nan=False)] | None = -3.0
+    """The score of a reply that did not come to its end within `max_tokens`; null: what the reward model says of it."""
+    score_clip: Positive = 10.0
+    """Scores, which have mean 0 and variance 1 over the pairs' replies, are cut off there."""
+    kl_weight: Weight = 0.1
+    """β at the start: of a nat of KL to the reference, in units of score."""
+    kl_target: Weight = 4.0
+    """Nats per reply that β is steered towards; 0: it stays as it is."""
+    kl_horizon: Positive = 2_000.0
+    """Samples over which an error of 1 would move β by a factor e."""
+
+    # --- the policy --------------------------------------------------------------------------------------------------
+    epochs: Count = 2
+    """Passes over a step's samples."""
+    minibatches: Count = 2
+    """Optimizer steps in a pass: a step's samples are split into so many."""
+    micro_batch: Count = 128
+    """Samples of one forward and backward, of policy, critic, reward model and reference."""
+    clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """The ratio of new to old probability is clipped to 1 ± this."""
+    importance_cap: Annotated[float, Field(ge=1)] = 2.0
+    """Largest factor by which a token is corrected for the engine's probability not being quite the trainer's."""
+    learning_rate: Positive = 2e-4
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """From `learning_rate` after the warm-up: it stays, or falls to `min_learning_rate` at the last step. The critic's, too."""
+    min_learning_rate: Weight = 0.0
+    warmup: Natural = 0
+    """Steps over which the learning rates rise from 0."""
+    beta1: Below1 = 0.9
+    beta2: Below1 = 0.99
+    weight_decay: Weight = 0.0
+    grad_clip: Positive = 1.0
+    """Largest norm of a gradient; a larger one is scaled down to it. Of all models."""
+
+    # --- the critic --------------------------------------------------------------------------------------------------
+    critic_epochs: Count = 2
+    critic_minibatches: Count = 2
+    critic_learning_rate: Positive = 1e-3
+    value_clip: Positive = 0.2
+    """How far a value may move in one step, in units of score."""
+
+    # --- precision and memory ----------------------------------------------------------------------------------------
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the weights that engines and reference compute with."""
+    checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, a third more time."""
+    sharding: Literal["replicate", "full"] = "replicate"
+    """Over a member's ranks: each has all weights, or (`full`, FSDP2) weights, gradients and optimizer are split over them."""
+
+    # --- measuring and saving ----------------------------------------------------------------------------------------
+    checkpoint_every: Count = 5
+    """Steps: what a killed actor repeats at most, and a killed critic catches up with."""
+    keep_checkpoints: Count = 2
+    evaluate_every: Count = 10
+    """Steps between measurements on held-out prompts."""
+    evaluate_prompts: Count = 200
+    """Held-out prompts at most that are measured."""
+    max_drift: Positive = 1e-3
+    """Largest |trainer − engine| log-probability of a token that is still rounding; more fails the run."""
+    probe_tolerance: Positive = 1e-4
+    """Largest difference of the engine's log-probabilities from the trainer's after a push; more keeps the engine out."""
+    patience: Duration = 120_000
+    """How long the actor asks a critic, reward or reference server that does not answer."""
+    request_timeout: Duration = 60_000
+    """For one request to one of them: longer than an update of the critic."""
+    reward_timeout: Duration = 600_000
+    """For training the reward model."""
+
+    # --- the group ---------------------------------------------------------------------------------------------------
+    name: Name = "rlhf-ppo"
+    """Of the group."""
+    priority: Natural = 50
+    python: Annotated[Text, Field(min_length=1)] = Field(default_factory=trainers_python)
+    """The interpreter of all but the rollouts; gangflow, torch and transformers must be installed in it."""
+    vllm: Text = ""
+    """The `vllm` command of the rollouts; empty: the one that is found beside this interpreter."""
+    vllm_args: tuple[Text, ...] = ()
+    """Further options of `vllm serve`."""
+    max_model_len: Count = 128
+    """Tokens of prompt and reply that an engine takes."""
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.85
+    """Of a rollout's GPUs."""
+    rollouts: Count = 2
+    min_rollouts: Count = 1
+    max_rollouts: Count | None = None
+    """As far as the group may be scaled; `rollouts` when left out."""
+    tensor_parallel: Count = 1
+    """GPUs of one rollout; more than `gpus_per_host` make it one engine over several hosts."""
+    gpus_per_host: Count = 8
+    """What the hosts have: no task asks for more."""
+    level: Word | None = None
+    """The cluster's topology level that a rollout must not straddle: `nvlink`."""
+    pack_actor: Word | None = None
+    """The level that the actor's hosts should share, if there is room: `switch`."""
+    actor_tasks: Count = 1
+    """Processes' hosts of the trainer; each runs `actor_procs` ranks."""
+    actor_procs: Count = 1
+    """Ranks per task, each with a GPU of its own on `device=gpu`; likewise of critic and reward model, which have one task."""
+    critic_procs: Count = 1
+    reward_procs: Count = 1
+    reward_replicas: Count = 1
+    """The first one trains the model, the others wait for it."""
+    ref_replicas: Count = 1
+    ref_gpus: Count = 1
+    """Of one reference server, on `device=gpu`."""
+    actor_cpu: Cpu = 1_000
+    """Per task; likewise below."""
+    actor_mem: Memory = 2_048
+    critic_cpu: Cpu = 1_000
+    critic_mem: Memory = 2_048
+    rollout_cpu: Cpu = 1_000
+    rollout_mem: Memory = 2_560
+    reward_cpu: Cpu = 500
+    reward_mem: Memory = 2_048
+    ref_cpu: Cpu = 500
+    ref_mem: Memory = 1_024
+    max_restarts: Natural = 5
+    """Of each slot, per hour."""
+    quorum_timeout: Duration = 240_000
+    """How long the actor waits with fewer than `min_rollouts` eligible ones before the group fails."""
+    hang_timeout: Duration = 120_000
+    """Silence of the actor after which it counts as hung."""
+    sync_timeout: Duration = 60_000
+    """For loading one version of the weights into one rollout."""
+    unhealthy_timeout: Duration = 15_000
+    """How long a rollout may fail its health checks."""
+    start_timeout: Duration = 300_000
+    """From the start of a server to its first good answer: an engine loads the model and warms up."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        check(list(_faults(self)))
+        return self
+
+    @property
+    def ranks(self) -> int:
+        """Of the trainer, over all tasks."""
+        return self.actor_tasks * self.actor_procs
+
+    @property
+    def batch(self) -> int:
+        """Replies of a step."""
+        return self.prompts * self.samples
+
+    def for_programs(self) -> str:
+        """As JSON, without what only shapes the group."""
+        return self.model_dump_json(exclude=set(_OF_THE_GROUP))
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """What `build` passed to this program. KeyError outside of a group."""
+        return cls.model_validate_json(environment[VARIABLE])
+
+
+def _faults(config: Config) -> Iterator[Fault]:
+    if config.min_rollouts > config.rollouts:
+        yield Fault(("min_rollouts",), config.min_rollouts, f"at most `rollouts`, {config.rollouts}")
+    if config.max_rollouts is not None and config.max_rollouts < config.rollouts:
+        yield Fault(("max_rollouts",), config.max_rollouts, f"at least `rollouts`, {config.rollouts}")
+    if config.max_prompt_tokens + config.max_tokens > config.max_model_len:
+        expected = f"at least `max_prompt_tokens` + `max_tokens`, {config.max_prompt_tokens + config.max_tokens}"
+        yield Fault(("max_model_len",), config.max_model_len, expected)
+    if config.model == CLERK:
+        if config.model_sha256:
+            yield Fault(("model_sha256",), config.model_sha256, f"none for the model `{CLERK}`, which is made on the spot")
+    elif not config.model.startswith("/"):
+        expected = f"`{CLERK}`, or an absolute path: the hosts read it, not this process"
+        yield Fault(("model",), config.model, expected, CLERK)
+    for key in ("critic_model", "reward_base", "reward_model"):
+        path = getattr(config, key)
+        if path and not path.startswith("/"):
+            yield Fault((key,), path, "an absolute path, or nothing")
+    if config.reward_model and config.reward_base:
+        yield Fault(("reward_base",), config.reward_base, "none beside `reward_model`, which is not trained any more")
+    if config.data != COUNTER and not config.data.startswith("/"):
+        yield Fault(("data",), config.data, f"`{COUNTER}`, or the absolute path of a file of preference pairs", COUNTER)
+    if config.batch % config.ranks:
+        yield Fault(("prompts",), config.prompts, f"`prompts` × `samples` divisible by the {config.ranks} ranks of the actor")
+    if config.batch < 2:
+        yield Fault(("prompts",), config.prompts, "two replies a step at least: advantages are relative to each other")
+    yield from _faults_of_devices(config)
+
+
+def _faults_of_devices(config: Config) -> Iterator[Fault]:
+    if config.device == "cpu":
+        if config.tensor_parallel > 1:
+            yield Fault(("tensor_parallel",), config.tensor_parallel, "1 with `device` cpu")
+        return
+    if config.tensor_parallel > config.gpus_per_host and config.tensor_parallel % config.gpus_per_host:
+        expected = f"at most `gpus_per_host`, {config.gpus_per_host}, or a multiple of it: whole hosts"
+        yield Fault(("tensor_parallel",), config.tensor_parallel, expected)
+    for key in ("actor_procs", "critic_procs", "reward_procs", "ref_gpus"):
+        if getattr(config, key) > config.gpus_per_host:
+            yield Fault((key,), getattr(config, key), f"at most `gpus_per_host`, {config.gpus_per_host}")
