@@ -79,3 +79,5 @@ def test_the_wheel_runs_from_an_empty_folder(wheel: Path, tmp_path: Path) -> Non
         cwd=empty, env=environment, capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
     assert Path(where.stdout.strip()).is_relative_to(home)
+    # A provider runs it: it must have come through with its mode.
+    assert os.access(site / "gangflow" / "recipes" / "lm" / "model.sh", os.X_OK)

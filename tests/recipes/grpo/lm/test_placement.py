@@ -40,6 +40,18 @@ def test_every_preset_for_gpus_has_its_machine() -> None:
 
 
 @pytest.mark.parametrize("preset", MACHINES)
+def test_what_a_gpu_holds_fits_into_80_gb(preset: str) -> None:
+    """Weights, gradients and Adam's moments in float32 over the ranks, with room for activations; weights in bfloat16 over an
+    engine's and a reference's GPUs, with room for keys and values."""
+    config = Config(**PRESETS[preset])
+    parameters = {"/models/8b": 8.2, "/models/70b": 70.6}[config.model]
+    assert config.sharding == "full"
+    assert 16 * parameters / config.ranks <= 40
+    assert 2 * parameters / config.tensor_parallel <= 80 * config.gpu_memory_utilization / 2
+    assert 2 * parameters / config.ref_gpus <= 80 / 2
+
+
+@pytest.mark.parametrize("preset", MACHINES)
 def test_a_preset_fills_its_machine(preset: str) -> None:
     config, spec = Config(**PRESETS[preset]), machine(*MACHINES[preset])
     assert cluster(config) is None
