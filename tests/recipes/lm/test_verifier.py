@@ -1,0 +1,96 @@
+"""The verifier, and how the actor asks it and the reference."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from gangflow.recipes.lm import judging
+from gangflow.recipes.lm.judging import Judges, WrongReference
+from gangflow.recipes.lm.problems import Problem
+from gangflow.recipes.lm.verifier import judge
+from gangflow.recipes.services.asking import ServiceFailed
+from gangflow.recipes.services.packing import pack_floats, whole
+from gangflow.recipes.services.serving import Answer, JsonServer
+
+PROBLEMS = [Problem(number, f"{word}>", word[::-1]) for number, word in enumerate(("sun", "moon", "star"))]
+POLICY = "f" * 64
+
+
+@contextmanager
+def _served(answers: Mapping[str, Answer]) -> Iterator[str]:
+    with JsonServer("127.0.0.1", 0, answers) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server.url
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def _judges(*urls: str, reference: str = POLICY) -> Iterator[Judges]:
+    judges = Judges(lambda member: list(urls), reference=reference, patience_s=10.0)
+    try:
+        yield judges
+    finally:
+        judges.close()
+
+
+def _reference(request: dict[str, Any]) -> dict[str, Any]:
+    """Says of a token its negative hundredth, so that the test sees which one is meant."""
+    tokens, found, at = whole(request["tokens"]), [], 0
+    for length, start in zip(request["lengths"], request["starts"], strict=True):
+        found += [-token / 100 for token in tokens[at + start : at + length]]
+        at += length
+    return {"logprobs": pack_floats(found), "policy": POLICY}
+
+
+def test_verdicts_are_those_of_the_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "SCORED", 2)  # so that they are asked for in two portions
+    asked: list[list[int]] = []
+
+    def score(request: dict[str, Any]) -> dict[str, Any]:
+        asked.append(request["problems"])
+        return judge(PROBLEMS)(request)
+
+    with _served({"/score": score}) as url, _judges(url) as judges:
+        verdicts = judges.verdicts([0, 1, 2], ["nus", "moon", "rats"])
+    assert verdicts.exact == [True, False, True]
+    assert verdicts.rewards == [2.0, 0.5, 2.0]
+    assert sorted(asked) == [[0, 1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "texts", "said"),
+    [([0, 3], ["a", "b"], "a number below 3, got 3"), ([0], [1], "expected a text, got 1"), ([0, 1], ["a"], "as many texts")],
+)
+def test_what_cannot_be_judged_is_refused_and_never_a_reward_of_0(numbers: list[int], texts: list[Any], said: str) -> None:
+    with _served({"/score": judge(PROBLEMS)}) as url, _judges(url) as judges, pytest.raises(ServiceFailed, match=said):
+        judges.verdicts(numbers, texts)
+
+
+def test_too_few_verdicts_are_a_failure() -> None:
+    half = {"/score": lambda request: {"rewards": [1.0], "exact": [False]}}
+    with _served(half) as url, _judges(url) as judges, pytest.raises(ServiceFailed, match="judged 1 answers of 2"):
+        judges.verdicts([0, 1], ["a", "b"])
+
+
+def test_the_reference_speaks_of_the_answers_tokens_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Portions go to different replicas, and come back in order."""
+    monkeypatch.setattr(judging, "WEIGHED", 1)
+    with _served({"/logprobs": _reference}) as one, _served({"/logprobs": _reference}) as two, _judges(one, two) as judges:
+        found = judges.reference([[1, 2], [3], [4, 5, 6]], [[7, 8], [9], [10, 11, 12]], 1.0)
+    assert found == [pytest.approx([-0.07, -0.08]), pytest.approx([-0.09]), pytest.approx([-0.1, -0.11, -0.12])]
+
+
+def test_another_reference_is_refused() -> None:
+    with (
+        _served({"/logprobs": _reference}) as url,
+        _judges(url, reference="e" * 64) as judges,
+        pytest.raises(WrongReference, match="ref serves the policy ffffffffffff, this run's is eeeeeeeeeeee"),
+    ):
+        judges.reference([[1]], [[2]], 1.0)
