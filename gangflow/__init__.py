@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gangflow import aio, events, testing
+    from gangflow.channel import Probe
     from gangflow.errors import (
         ChangeFailed,
         Conflict,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from gangflow.specs.warning import RunWarning
 
 _HOMES = {
+    "gangflow.channel": ("Probe",),
     "gangflow.errors": (
         "ChangeFailed",
         "Conflict",
@@ -99,6 +101,7 @@ __all__ = [
     "NotFound",
     "Pack",
     "Placement",
+    "Probe",
     "Profile",
     "RLCoordinator",
     "Ratio",
