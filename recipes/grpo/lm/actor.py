@@ -139,9 +139,11 @@ class Trainer:
                     self.context.diverged(f"step {step}: {drift}")
             times["train"] += time.monotonic()
             last = self.learner.step == self.config.steps
+            times["checkpoint"] = -time.monotonic()
             if last or self.learner.step % self.config.checkpoint_every == 0:
                 with self.context.span("checkpoint"):
                     self.publisher.checkpoint()
+            times["checkpoint"] += time.monotonic()
             times["publish"] = -time.monotonic()
             measured = self._publish(measure=last or self.learner.step % self.config.evaluate_every == 0)
             times["publish"] += time.monotonic()
