@@ -6,7 +6,9 @@ right; a log-probability belongs to the token that it predicts, so that there ar
 
 from __future__ import annotations
 
-import copy
+import errno
+import hashlib
+import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -14,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from accelerate import init_empty_weights
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
 from gangflow.channel import Probe
@@ -31,6 +34,21 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 def load(folder: str | Path, *, device: str = "cpu", dtype: str = "float32", checkpointing: bool = False) -> Any:
     """The model of a folder, without dropout. `checkpointing`: recompute activations in the backward pass."""
     model = AutoModelForCausalLM.from_pretrained(str(folder), dtype=DTYPES[dtype], local_files_only=True).to(device)
+    return _ready(model, checkpointing)
+
+
+def empty(folder: str | Path, *, checkpointing: bool = False) -> Any:
+    """The same without weights (they are on torch's `meta` device): for what is split over ranks before it is filled."""
+    config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
+    with init_empty_weights(include_buffers=False):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.tie_weights()
+    if (Path(folder) / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(str(folder), local_files_only=True)
+    return _ready(model, checkpointing)
+
+
+def _ready(model: Any, checkpointing: bool) -> Any:
     for key in ("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"):
         if hasattr(model.config, key):
             setattr(model.config, key, 0.0)
@@ -99,16 +117,18 @@ def save_for_engines(
     when the disk is full.
     """
     target = DTYPES[dtype]
+    twice = _tied(model)
     weights = {
         name: value.detach().to("cpu", target) if value.is_floating_point() else value.detach().cpu()
         for name, value in (model.state_dict() if state is None else state).items()
+        if name not in twice
     }
     part = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(part, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         part.mkdir()
-        _write(model, part, weights, target)
+        _write(model, part, weights, dtype)
         if tokenizer is not None:
             tokenizer.save_pretrained(part)
         for file in part.iterdir():
@@ -119,21 +139,22 @@ def save_for_engines(
         raise
 
 
-def _write(model: Any, part: Path, weights: Mapping[str, Any], dtype: Any) -> None:
-    before = model.config
-    model.config = copy.deepcopy(before)
-    model.config.dtype = dtype
+def _tied(model: Any) -> set[str]:
+    """Names of weights that are others' under a second name: written as copies, they would be taken for weights of their own."""
+    return set(model._tied_weights_keys or ()) if getattr(model.config, "tie_word_embeddings", False) else set()
+
+
+def _write(model: Any, part: Path, weights: Mapping[str, Any], dtype: str) -> None:
     try:
         model.save_pretrained(part, state_dict=dict(weights))
+        # It writes the type that is trained; what is in the files is this one.
+        config = json.loads((part / "config.json").read_text())
+        (part / "config.json").write_text(json.dumps({**config, "dtype": dtype}, indent=2) + "\n")
     except Exception as broken:
         # The writer of safetensors has an exception of its own for what the disk refuses.
         if "No space left" in str(broken) and not isinstance(broken, OSError):
-            import errno
-
             raise OSError(errno.ENOSPC, str(broken)) from broken
         raise
-    finally:
-        model.config = before
 
 
 def fingerprint(folder: str | Path) -> str:
@@ -143,6 +164,4 @@ def fingerprint(folder: str | Path) -> str:
         raise ValueError(f"{folder} has no weights: no *.safetensors and no *.bin")
     if len(files) == 1:
         return digest(files[0])
-    import hashlib
-
     return hashlib.sha256("".join(f"{file.name}\0{digest(file)}\n" for file in files).encode()).hexdigest()

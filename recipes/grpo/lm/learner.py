@@ -24,7 +24,7 @@ import torch
 
 from gangflow.channel import Probe
 from gangflow.recipes.grpo.lm.config import LmConfig
-from gangflow.recipes.lm import checkpoint
+from gangflow.recipes.lm import checkpoint, sharded
 from gangflow.recipes.lm import model as models
 from gangflow.recipes.lm.batch import Sequences
 from gangflow.recipes.lm.drawing import sample_seed
@@ -91,10 +91,11 @@ class Learner:
     def __init__(self, model: Any, config: LmConfig, team: Team) -> None:
         self.config = config
         self.team = team
-        self.model = model.to(team.device)
         self._split = team.size > 1 and config.sharding == "full"
         if self._split:
-            self._shard()
+            self.model = model if sharded.is_split(model) else sharded.split(model, team, half=_half(config, team))
+        else:
+            self.model = model.to(team.device)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(),
             lr=config.learning_rate,
@@ -109,7 +110,11 @@ class Learner:
     @classmethod
     def start(cls, folder: str, config: LmConfig, team: Team) -> Self:
         """With the model of a folder."""
-        return cls(models.load(folder, device=team.device, checkpointing=config.checkpointing), config, team)
+        if team.size > 1 and config.sharding == "full":
+            model = sharded.load(folder, team, half=_half(config, team), checkpointing=config.checkpointing)
+        else:
+            model = models.load(folder, device=team.device, checkpointing=config.checkpointing)
+        return cls(model, config, team)
 
     def train(self, batch: Batch) -> Report:
         """One GRPO step. EngineDrift and TrainingBroken before anything is changed (by the gradient that is broken)."""
@@ -268,22 +273,17 @@ class Learner:
             return None
         return torch.Generator().manual_seed(sample_seed(self.config.seed, self.step))
 
-    def _shard(self) -> None:
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-        half = self.config.dtype == "bfloat16" and self.team.device == "cuda"
-        kind = torch.bfloat16 if half else torch.float32
-        policy = MixedPrecisionPolicy(param_dtype=kind, reduce_dtype=torch.float32)
-        for layer in self.model.model.layers:
-            fully_shard(layer, mesh=self.team.mesh, mp_policy=policy)
-        fully_shard(self.model, mesh=self.team.mesh, mp_policy=policy)
-
     def _precision(self) -> AbstractContextManager[Any]:
         """On GPUs the forward pass computes as the engines do; weights, gradients and loss are float32 everywhere."""
-        if self.team.device == "cuda" and self.config.dtype == "bfloat16" and not self._split:
+        if _half(self.config, self.team) and not self._split:
             half: AbstractContextManager[Any] = torch.autocast("cuda", torch.bfloat16)
             return half
         return nullcontext()
+
+
+def _half(config: LmConfig, team: Team) -> bool:
+    """Whether the forward pass is in bfloat16."""
+    return team.device == "cuda" and config.dtype == "bfloat16"
 
 
 def _k3(apart: Any) -> Any:
