@@ -140,7 +140,7 @@ def save_for_engines(
 
 
 def _tied(model: Any) -> set[str]:
-    """Names of weights that are others' under a second name: written as copies, they would be taken for weights of their own."""
+    """Names of weights that are others' under a second name: copies of them would be weights of their own."""
     return set(model._tied_weights_keys or ()) if getattr(model.config, "tie_word_embeddings", False) else set()
 
 
