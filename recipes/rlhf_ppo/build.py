@@ -60,7 +60,8 @@ def build(config: Config) -> CoStartGroup:
             sync_timeout=ms(config.sync_timeout),
             unhealthy_timeout=ms(config.unhealthy_timeout),
         ),
-        barrier={"start_timeout": ms(config.start_timeout)},
+        # All are READY by then, the reward model among them: trained.
+        barrier={"start_timeout": ms(config.start_timeout + config.reward_timeout)},
         members={
             "actor": _actor(config),
             "critic": ReplicaSet(
