@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gangflow.channel import CHECKPOINT, WeightsId
-from gangflow.member.digest import digest, sync_tree, write_atomically
+from gangflow.member.digest import digest, synced_digest, write_atomically
 from gangflow.member.failures import CheckpointDamaged
 from gangflow.member.ledger import Ledger
 from gangflow.member.weights import Cell, Values
@@ -76,11 +76,11 @@ class Checkpoints:
         self, step: int, path: str | os.PathLike[str], ledger: Ledger, weights: WeightsId | None, extra: Mapping[str, Any]
     ) -> Checkpoint:
         """Put the files and the ledger on the disk; what is to be made the newest."""
-        sync_tree(path)
+        sha256 = synced_digest(path)
         ledger_path = f"{os.path.abspath(path)}.ledger.json"
         write_atomically(ledger_path, ledger.render().encode())
         return Checkpoint(
-            step, os.path.abspath(path), digest(path), self._incarnation, weights, ledger_path, digest(ledger_path), extra
+            step, os.path.abspath(path), sha256, self._incarnation, weights, ledger_path, digest(ledger_path), extra
         )
 
     def verified(self, text: str) -> tuple[Checkpoint, Ledger]:

@@ -72,7 +72,7 @@ class Round:
         self._dispatch = Dispatch(
             len(prompts), samples, books.published, books.counters, skip_budget=max(1, len(prompts) // 20)
         )
-        self._dispatch.split(chunk or _spread(len(prompts), len(books.usable(picture, self._member))))
+        self._dispatch.split(chunk or _spread(len(prompts), max(len(books.usable(picture, self._member)), _answering(picture))))
         self._ids = books.sample_ids(self._scope, self._first, len(prompts), samples)
 
     @property
@@ -137,5 +137,10 @@ class Round:
         )
 
 
-def _spread(prompts: int, eligible: int) -> int:
-    return -(-prompts // max(1, eligible * FLIGHTS_PER_ROLLOUT))
+def _answering(picture: Picture) -> int:
+    """Engines that answer, with whatever weights: those that are just getting new ones will take their share of the work."""
+    return len(picture.eligible.members) if picture.eligible is not None else 0
+
+
+def _spread(prompts: int, rollouts: int) -> int:
+    return -(-prompts // max(1, rollouts * FLIGHTS_PER_ROLLOUT))

@@ -106,12 +106,19 @@ class Room:
         self.published.add(weights)
         return weights
 
-    def admit(self, weights: WeightsId, *indices: int, holding: tuple[int, ...] | None = None) -> None:
+    def admit(
+        self,
+        weights: WeightsId,
+        *indices: int,
+        holding: tuple[int, ...] | None = None,
+        members: tuple[int, ...] | None = None,
+    ) -> None:
+        holding = members if holding is None else holding
         keys = {index: (index, self.xce.slots["rollout", index].incarnation) for index in (0, 1)}
         value = Eligible(
             1, 1, weights,
             tuple(Serving(*keys[index], f"http://10.0.0.{index}:1", weights) for index in indices),
-            tuple(keys[index] for index in indices),
+            tuple(keys[index] for index in (indices if members is None else members)),
             tuple(keys[index] for index in (indices if holding is None else holding)),
         )  # fmt: skip
         self.xce.write(ELIGIBLE, value.render())
@@ -308,6 +315,23 @@ def test_two_calls_of_one_step_have_different_samples(room: Callable[..., Room])
     ids = [here.rollouts.generate(["a"], 1, step=0)[0].samples[0].id for _ in range(2)]
     assert [str(sample) for sample in ids] == ["g1/0/0/0", "g1/0/1/0"]
     assert here.rollouts.counters.duplicates == 0
+
+
+def test_one_that_still_gets_its_weights_is_left_its_share(room: Callable[..., Room]) -> None:
+    """After a push the first one that is back must not be given everything."""
+    here = room()
+    head = here.publish(0)
+    here.admit(head, 0, members=(0, 1))
+    call = here.call(list("abcdefgh"), 1, step=0)
+    first = here.wire.take(2)
+    assert [ask.asked.prompts for ask in first] == [["a", "b"], ["c", "d"]]
+    here.admit(head, 0, 1)
+    second = here.wire.take(2)
+    assert {ask.target.index for ask in first} == {0}
+    assert {ask.target.index for ask in second} == {1}
+    for ask in (*first, *second):
+        ask.succeed()
+    assert [group.number for group in call.result(DEADLINE_S)] == list(range(8))
 
 
 def test_looking_is_not_committed(room: Callable[..., Room]) -> None:

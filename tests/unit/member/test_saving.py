@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from gangflow.channel import CHECKPOINT, ELIGIBLE, FAILURE, HEAD, ROLE_KEY, Elig
 from gangflow.errors import Conflict, NoQuorum, Superseded, Unreachable
 from gangflow.member.checkpoint import Checkpoint, Checkpoints
 from gangflow.member.context import Context
-from gangflow.member.digest import digest, write_atomically
+from gangflow.member.digest import digest, synced_digest, write_atomically
 from gangflow.member.failures import CheckpointDamaged, PolicyMismatch
 from gangflow.member.follow import Follower
 from gangflow.member.heartbeat import Heartbeat
@@ -53,6 +54,18 @@ def test_a_folders_digest_knows_names_and_contents(tmp_path: Path) -> None:
     (tmp_path / "d" / "y").write_bytes(b"3")
     (tmp_path / "d" / "x").write_bytes(b"12")
     assert digest(tmp_path / "d") == digest(tmp_path / "a"), "the order of writing does not matter"
+
+
+def test_a_folders_digest_is_that_of_its_manifest(tmp_path: Path) -> None:
+    """As docs/claims.md has it, so that anybody can check it without gangflow."""
+    (tmp_path / "a b").mkdir()
+    for number, name in enumerate(("model-2.safetensors", "model-10.safetensors", "a b/c", "a-d", "Z", "ü")):
+        (tmp_path / name).write_bytes(b"x" * (number << 16))
+    command = "find -L . -type f -printf '%P\\0' | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum"
+    said = subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert digest(tmp_path) == synced_digest(tmp_path) == said.split()[0]
+    with pytest.raises(FileNotFoundError):
+        synced_digest(tmp_path / "nothing")
 
 
 def test_everything_in_a_saved_folder_is_on_the_disk_before_it_is_named(
