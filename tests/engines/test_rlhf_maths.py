@@ -7,7 +7,7 @@ import torch
 
 from gangflow.recipes.rlhf_ppo.advantages import gae, last_column, sequence_kl, token_rewards, whiten
 from gangflow.recipes.rlhf_ppo.losses import policy_loss, value_loss
-from gangflow.recipes.rlhf_ppo.pieces import micro, minibatches
+from gangflow.recipes.rlhf_ppo.preferences import bradley_terry
 
 # Two replies: columns 1–3 of the first row, columns 2–3 of the second; what is elsewhere must count for nothing.
 ANSWER = torch.tensor([[False, True, True, True, False], [False, False, True, True, False]])
@@ -61,43 +61,44 @@ def test_whitened_advantages_have_mean_0_and_variance_1_over_the_replies_only() 
 def test_the_policy_loss_is_the_smaller_gain() -> None:
     ratios = torch.tensor([[1, 1.5, 0.5, 1.1, 1], [1, 1, 1.5, 0.5, 1]])
     gains = torch.tensor([[0, 1.0, 1.0, 1.0, 0], [0, 0, -1.0, -1.0, 0]])
-    sampled = torch.full((2, 5), -1.0) + JUNK
+    old = torch.full((2, 5), -1.0) + JUNK
     now = (torch.log(ratios) - 1.0 + JUNK).requires_grad_()
-    found = policy_loss(now, sampled, gains, ANSWER, clip=0.2, tokens=5)
+    found = policy_loss(now, old, old, gains, ANSWER, clip=0.2, cap=2.0)
     # Gains: min(1.5, 1.2), min(0.5, 0.8), 1.1, min(−1.5, −1.2), min(−0.5, −0.8): 1.2 + 0.5 + 1.1 − 1.5 − 0.8 = 0.5.
-    assert float(found.loss.detach()) == pytest.approx(-0.5 / 5, abs=1e-6)
+    assert float(found.loss.detach()) == pytest.approx(-0.5, abs=1e-6)
     assert found.cut == 2  # the first and the last of these
     found.loss.backward()
     assert now.grad is not None
-    _near(now.grad, [[0, 0, -0.5 / 5, -1.1 / 5, 0], [0, 0, 1.5 / 5, 0, 0]])
+    _near(now.grad, [[0, 0, -0.5, -1.1, 0], [0, 0, 1.5, 0, 0]])
+
+
+def test_what_an_engine_samples_a_little_differently_is_corrected_up_to_a_cap() -> None:
+    answer = torch.tensor([[True, True, False]])
+    old = torch.tensor([[-1.0, -1.0, 7.0]])
+    sampled = old - torch.log(torch.tensor([[1.5, 9.0, 1.0]]))  # the trainer is 1.5 and 9 times as sure
+    now = old.clone().requires_grad_()
+    found = policy_loss(now, old, sampled, torch.ones(1, 3), answer, clip=0.2, cap=2.0)
+    assert float(found.loss.detach()) == pytest.approx(-(1.5 + 2.0), abs=1e-5)
+    found.loss.backward()
+    assert now.grad is not None
+    _near(now.grad, [[-1.5, -2.0, 0.0]])
 
 
 def test_the_value_loss_is_the_larger_error() -> None:
-    answer = torch.tensor([[True, True, True]])
-    sampled, returns = torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[1.0, 1.0, -1.0]])
-    now = torch.tensor([[0.5, 0.1, 0.5]], requires_grad=True)
-    found = value_loss(now, sampled, returns, answer, clip=0.2, tokens=3)
+    answer = torch.tensor([[True, True, True, False]])
+    before, returns = torch.tensor([[0.0, 0.0, 0.0, 5.0]]), torch.tensor([[1.0, 1.0, -1.0, 9.0]])
+    now = torch.tensor([[0.5, 0.1, 0.5, 3.0]], requires_grad=True)
+    found = value_loss(now, before, returns, answer, clip=0.2)
     # Clipped to 0.2, 0.1, 0.2: errors² max(0.25, 0.64), 0.81, max(2.25, 1.44).
-    assert float(found.loss.detach()) == pytest.approx(0.5 * (0.64 + 0.81 + 2.25) / 3, abs=1e-6)
+    assert float(found.loss.detach()) == pytest.approx(0.5 * (0.64 + 0.81 + 2.25), abs=1e-6)
     assert found.cut == 1
     found.loss.backward()
     assert now.grad is not None
-    _near(now.grad, [[0.0, -0.9 / 3, 1.5 / 3]])
+    _near(now.grad, [[0.0, -0.9, 1.5, 0.0]])
 
 
-def test_each_row_is_taken_once_an_epoch_and_a_repeated_step_takes_the_same() -> None:
-    taken = list(minibatches(10, 2, 3, seed=1, step=4))
-    assert [len(rows) for rows in taken] == [3, 3, 4] * 2
-    for epoch in (taken[:3], taken[3:]):
-        assert sorted(row for rows in epoch for row in rows) == list(range(10))
-    assert taken == list(minibatches(10, 2, 3, seed=1, step=4))
-    assert taken != list(minibatches(10, 2, 3, seed=1, step=5))
-    assert [len(rows) for rows in minibatches(2, 1, 5, seed=0, step=0)] == [1, 1]
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_ranks_share_a_minibatch_in_as_many_pieces_each(ranks: int) -> None:
-    rows = list(range(20, 27))
-    shares = [list(micro(rows, 2, rank, ranks)) for rank in range(ranks)]
-    assert sorted(row for share in shares for piece in share for row in piece) == rows
-    assert len({len(share) for share in shares}) == 1
+def test_a_choice_is_worth_its_log_likelihood() -> None:
+    # σ(2) and σ(−1): −log of each.
+    wanted = math.log(1 + math.exp(-2.0)) + math.log(1 + math.exp(1.0))
+    assert float(bradley_terry(torch.tensor([3.0, 0.0]), torch.tensor([1.0, 1.0]))) == pytest.approx(wanted, abs=1e-6)
+    assert float(bradley_terry(torch.zeros(1), torch.zeros(1))) == pytest.approx(math.log(2.0))
