@@ -11,8 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import httpx
-
 from gangflow.channel import Head, WeightsId
 from gangflow.coordinators.engine import EngineFenced, EngineRefused, PauseMode
 from gangflow.integrations.vllm import tokens
@@ -30,6 +28,7 @@ from gangflow.integrations.vllm.capabilities import (
     WAKE,
     Capabilities,
 )
+from gangflow.integrations.vllm.http import Http, Reply
 from gangflow.integrations.vllm.transport import Transports
 
 RESET_TRIES: Final = 5
@@ -50,7 +49,7 @@ class VllmEngine:
         incarnation: int,
         term: int,
         transports: Transports,
-        http: httpx.AsyncBaseTransport | None = None,
+        http: Http | None = None,
     ) -> None:
         self.url = url
         self.incarnation = incarnation
@@ -209,17 +208,17 @@ class VllmEngine:
             raise EngineRefused(str(error), self._loaded) from error
         path = TOKENS if able.tokens else COMPLETIONS
         if self._first:
-            response = await self._calls.ask("POST", path, tokens.score_body(prompt, token_api=able.tokens, first=True))
-            if response.status_code != 400:
-                return {"logprobs": self._scores(path, response, prompt)}
+            reply = await self._calls.ask("POST", path, tokens.score_body(prompt, token_api=able.tokens, first=True))
+            if reply.status != 400:
+                return {"logprobs": self._scores(path, reply, prompt)}
             # Without priority scheduling it refuses to put anything first.
             self._first = False
-        response = await self._calls.ask("POST", path, tokens.score_body(prompt, token_api=able.tokens, first=False))
-        return {"logprobs": self._scores(path, response, prompt)}
+        reply = await self._calls.ask("POST", path, tokens.score_body(prompt, token_api=able.tokens, first=False))
+        return {"logprobs": self._scores(path, reply, prompt)}
 
-    def _scores(self, path: str, response: httpx.Response, prompt: Sequence[int]) -> list[float]:
+    def _scores(self, path: str, reply: Reply, prompt: Sequence[int]) -> list[float]:
         try:
-            return tokens.scores(content(path, response), prompt)
+            return tokens.scores(content(path, reply), prompt)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise EngineRefused(f"{path}: an answer that is none: {error}") from error
 
@@ -231,8 +230,8 @@ class VllmEngine:
             raise EngineRefused(str(error), self._loaded) from error
         make = tokens.token_body if able.tokens else tokens.completion_body
         path = TOKENS if able.tokens else COMPLETIONS
-        response = await self._calls.ask("POST", path, make(prompt, 1, sampling))
-        found = tokens.answer(content(path, response), 1, None, labelled=False)
+        reply = await self._calls.ask("POST", path, make(prompt, 1, sampling))
+        found = tokens.answer(content(path, reply), 1, None, labelled=False)
         if found.failure is not None:
             raise EngineRefused(f"{path}: {found.message}", self._loaded)
         return found.outputs[0]

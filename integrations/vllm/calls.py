@@ -3,50 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlencode
 
-import httpx
 import msgspec
 
 from gangflow.coordinators.engine import EngineRefused, EngineSilent
 from gangflow.integrations.vllm import capabilities
 from gangflow.integrations.vllm.capabilities import Capabilities
-
-KEY = "VLLM_API_KEY"
-"""The environment variable with the key of servers that were started with one."""
-_OUTER_S = 3_600.0
-"""Never reached: each verb has its own deadline, for the whole of it."""
-
-
-def client(base_url: str = "", transport: httpx.AsyncBaseTransport | None = None, **more: Any) -> httpx.AsyncClient:
-    """As it should be for engines: no proxy of the environment leads to them, and there is no TLS to verify."""
-    key = os.environ.get(KEY)
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    given = {"timeout": _OUTER_S, **more}
-    return httpx.AsyncClient(base_url=base_url, headers=headers, trust_env=False, verify=False, transport=transport, **given)
-
-
-async def send(http: httpx.AsyncClient, method: str, url: str, **request: Any) -> httpx.Response:
-    """One request; a second time when a kept connection turned out to be closed.
-
-    vLLM closes a connection after it answered 500, without a word, and whoever asks next finds out. Everything that is asked of
-    an engine may be asked twice. httpx.TransportError when the server is really away.
-    """
-    try:
-        return await http.request(method, url, **request)
-    except (httpx.ReadError, httpx.RemoteProtocolError, httpx.WriteError):
-        return await http.request(method, url, **request)
+from gangflow.integrations.vllm.http import AioHttp, Http, Reply, Unreached, send
 
 
 class Calls:
     """The calls of the verbs, to one server."""
 
-    def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(self, url: str, http: Http | None = None) -> None:
         self.url = url
-        self._http = client(url, transport)
+        self._http = http or AioHttp()
         self._at = ""
 
     @asynccontextmanager
@@ -68,15 +43,15 @@ class Calls:
         """The answer to a JSON body; None when it is empty."""
         return _document(path, await self.ask("POST", path, body, params))
 
-    async def ask(self, method: str, path: str, body: object = None, params: Mapping[str, str] | None = None) -> httpx.Response:
+    async def ask(self, method: str, path: str, body: object = None, params: Mapping[str, str] | None = None) -> Reply:
         """The answer, whatever its status. EngineSilent when there is none."""
         self._at = f"{method} {path}"
+        query = f"?{urlencode(params)}" if params else ""
         content = None if body is None else msgspec.json.encode(body)
-        headers = {} if body is None else {"Content-Type": "application/json"}
         try:
-            return await send(self._http, method, path, content=content, headers=headers, params=params)
-        except httpx.TransportError as error:
-            raise EngineSilent(f"{path}: {type(error).__name__} {error}".strip()) from error
+            return await send(self._http, method, self.url + path + query, content)
+        except Unreached as error:
+            raise EngineSilent(f"{path}: {error}") from error
 
     async def capabilities(self) -> Capabilities:
         """What this server can do: two requests."""
@@ -89,14 +64,14 @@ class Calls:
             raise EngineRefused(f"{self.url}: {error}") from error
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self._http.close()
 
 
-def content(path: str, response: httpx.Response) -> bytes:
+def content(path: str, reply: Reply) -> bytes:
     """The body of an answer that is no refusal."""
-    if response.status_code >= 400:
-        raise EngineRefused(f"{path}: HTTP {response.status_code}: {complaint(response.content)}")
-    return response.content
+    if reply.status >= 400:
+        raise EngineRefused(f"{path}: HTTP {reply.status}: {complaint(reply.content)}")
+    return reply.content
 
 
 def complaint(content: bytes) -> str:
@@ -109,9 +84,9 @@ def complaint(content: bytes) -> str:
         return content[:300].decode(errors="replace")
 
 
-def _document(path: str, response: httpx.Response) -> Any:
-    body = content(path, response)
+def _document(path: str, reply: Reply) -> Any:
+    body = content(path, reply)
     try:
         return msgspec.json.decode(body) if body else None
     except msgspec.DecodeError as error:
-        raise EngineRefused(f"{path}: an answer that is not JSON: {response.text[:200]}") from error
+        raise EngineRefused(f"{path}: an answer that is not JSON: {body[:200].decode(errors='replace')}") from error

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import httpx
-
 from gangflow.coordinators.engine import EngineRefused, EngineSilent
+from gangflow.integrations.vllm.http import Http, Unreached, send
 
 _SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?[ \t]*")
 _LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
@@ -80,16 +80,19 @@ def samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
         yield match[1], labels, float(match[3])
 
 
-async def scrape(http: httpx.AsyncClient, url: str, timeout_s: float) -> Metrics:
+async def scrape(http: Http, url: str, timeout_s: float) -> Metrics:
     """Of the server at `url`. EngineSilent when it does not answer in time, EngineRefused when it has no metrics."""
     try:
-        response = await http.get(f"{url}/metrics", timeout=timeout_s)
-    except httpx.TransportError as error:
-        raise EngineSilent(f"/metrics: {type(error).__name__} {error}".strip()) from error
-    if response.status_code != 200:
-        raise EngineRefused(f"/metrics: HTTP {response.status_code}")
+        async with asyncio.timeout(timeout_s):
+            reply = await send(http, "GET", f"{url}/metrics")
+    except TimeoutError as error:
+        raise EngineSilent(f"/metrics: no answer within {timeout_s:g} s") from error
+    except Unreached as error:
+        raise EngineSilent(f"/metrics: {error}") from error
+    if reply.status != 200:
+        raise EngineRefused(f"/metrics: HTTP {reply.status}")
     try:
-        return parse(response.text)
+        return parse(reply.content.decode())
     except ValueError as error:
         raise EngineRefused(f"/metrics: {error}") from error
 

@@ -13,29 +13,23 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-import httpx
 import msgspec
 
 from gangflow.integrations.vllm import capabilities, tokens
-from gangflow.integrations.vllm.calls import client, complaint, send
+from gangflow.integrations.vllm.calls import complaint
 from gangflow.integrations.vllm.capabilities import COMPLETIONS, TOKENS, VERSION, Capabilities
+from gangflow.integrations.vllm.http import AioHttp, Http, Unreached, send
 from gangflow.member.dispatch import Answer
 from gangflow.member.endpoints import Endpoint
 from gangflow.member.failures import FailureClass
-from gangflow.member.wire import CONNECT_S, Asked, RequestFailed
-
-KEPT = 256
-"""Connections that are kept: more prompts than that at once open new ones."""
+from gangflow.member.wire import Asked, RequestFailed
 
 
 class VllmWire:
     """JSON over HTTP, with one connection pool."""
 
-    def __init__(self, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        # Connections are dropped before the server drops them (5 s), so that none is just being closed when it is used again.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=KEPT, keepalive_expiry=4.0)
-        timeout = httpx.Timeout(None, connect=CONNECT_S)
-        self._http = client(transport=transport, limits=limits, timeout=timeout)
+    def __init__(self, http: Http | None = None) -> None:
+        self._http = http or AioHttp()
         self._able: dict[str, tuple[int, Capabilities]] = {}
         """Of each address: which incarnation was asked, and what it can do."""
 
@@ -69,7 +63,7 @@ class VllmWire:
         return dict(zip(asked.numbers, answers, strict=True))
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self._http.close()
 
     async def _capabilities(self, target: Endpoint) -> Capabilities:
         """Asked once for each life of an engine."""
@@ -87,9 +81,8 @@ class VllmWire:
         return str((await self._get(target, VERSION))["weight_version"])
 
     async def _get(self, target: Endpoint, path: str) -> Any:
-        response = await self._send("GET", target.url + path, None)
         try:
-            return msgspec.json.decode(response.content)
+            return msgspec.json.decode(await self._send("GET", target, path))
         except msgspec.DecodeError as error:
             raise RequestFailed(FailureClass.INFRA, f"{path}: an answer that is not JSON") from error
 
@@ -101,22 +94,20 @@ class VllmWire:
         except ValueError as error:
             return Answer(failure=FailureClass.DATA, message=str(error))
         make, path = (tokens.token_body, TOKENS) if able.tokens else (tokens.completion_body, COMPLETIONS)
-        response = await self._send("POST", target.url + path, msgspec.json.encode(make(prompt, samples, params)))
+        content = await self._send("POST", target, path, msgspec.json.encode(make(prompt, samples, params)))
         around = None if before is None else (before, await self._version(target))
-        return tokens.answer(response.content, samples, around, labelled=target.weights is not None)
+        return tokens.answer(content, samples, around, labelled=target.weights is not None)
 
-    async def _send(self, method: str, url: str, content: bytes | None) -> httpx.Response:
-        headers = {} if content is None else {"Content-Type": "application/json"}
+    async def _send(self, method: str, target: Endpoint, path: str, content: bytes | None = None) -> bytes:
         try:
-            response = await send(self._http, method, url, content=content, headers=headers)
-        except httpx.TransportError as error:
-            raise RequestFailed(FailureClass.INFRA, f"{type(error).__name__} {error}".strip()) from error
-        status = response.status_code
-        if status >= 400:
-            message = f"{httpx.URL(url).path}: HTTP {status}: {complaint(response.content)}"
+            reply = await send(self._http, method, target.url + path, content)
+        except Unreached as error:
+            raise RequestFailed(FailureClass.INFRA, str(error)) from error
+        if reply.status >= 400:
+            message = f"{path}: HTTP {reply.status}: {complaint(reply.content)}"
             # 503: it says that its engine is dead. 429: it is full. Neither is a hang.
-            raise RequestFailed(tokens.failure_of(status), message, refused=status in (429, 503))
-        return response
+            raise RequestFailed(tokens.failure_of(reply.status), message, refused=reply.status in (429, 503))
+        return reply.content
 
 
 def _parameters(able: Capabilities, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from gangflow.integrations.vllm.transport import PathTransport
 from gangflow.member.digest import digest
 from tests.inprocess import InProcess
 from tests.unit.integrations.vllm.fake_vllm import FakeVllm, logprob
+from tests.unit.integrations.vllm.within import Within
 
 TOKENS = (5, 6, 7, 8)
 
@@ -33,7 +34,7 @@ def engine(server: FakeVllm, paths: PathTransport) -> VllmEngine:
 
 
 def connect(server: FakeVllm, paths: PathTransport, term: int = 1) -> VllmEngine:
-    return VllmEngine("http://rollout", 1, term, paths, InProcess(server.app))
+    return VllmEngine("http://rollout", 1, term, paths, Within(InProcess(server.app)))
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 
 from gangflow.coordinators.engine import EngineRefused, EngineSilent
 from gangflow.integrations.vllm import metrics
+from tests.unit.integrations.vllm.within import Within
 
 REAL = Path(__file__).with_name("metrics.txt").read_text()
 """Of vLLM 0.32 after three requests; histograms' buckets left out."""
@@ -50,8 +51,7 @@ def test_what_is_no_metrics_of_vllm_is_refused(text: str) -> None:
 
 
 async def scraped(handler: httpx.MockTransport) -> metrics.Metrics:
-    async with httpx.AsyncClient(transport=handler) as http:
-        return await metrics.scrape(http, "http://rollout", 1.0)
+    return await metrics.scrape(Within(handler), "http://rollout", 1.0)
 
 
 async def test_a_scrape() -> None:

@@ -20,6 +20,7 @@ from gangflow.integrations.vllm.capabilities import FOUR_PHASES, RELOAD, Capabil
 from gangflow.integrations.vllm.transport import Memberships, PathTransport, by_path, fault_of, files_fault
 from tests.inprocess import InProcess
 from tests.unit.integrations.vllm.fake_vllm import FakeVllm
+from tests.unit.integrations.vllm.within import Within
 
 Publish = Callable[..., Head]
 ABLE = Capabilities("0.32.0", frozenset({RELOAD}))
@@ -196,7 +197,7 @@ async def test_a_collective_is_built_for_one_membership_and_never_used_for_anoth
         return built[-1]
 
     server, memberships = FakeVllm(), Memberships(build)
-    engine = VllmEngine("http://rollout", 1, 1, memberships, InProcess(server.app))
+    engine = VllmEngine("http://rollout", 1, 1, memberships, Within(InProcess(server.app)))
     for version, membership in ((1, 3), (2, 3), (3, 4)):
         head = Head(WeightsId(1, version, f"{version:064d}"), f"trainer:{version}")
         await engine.pause("wait", T)
@@ -215,7 +216,7 @@ async def test_a_collective_is_built_for_one_membership_and_never_used_for_anoth
 async def test_a_server_without_the_four_phases_is_refused_before_it_is_touched() -> None:
     server = FakeVllm()
     server.lose("/update_weights")
-    engine = VllmEngine("http://rollout", 1, 1, Memberships(FourPhases), InProcess(server.app))
+    engine = VllmEngine("http://rollout", 1, 1, Memberships(FourPhases), Within(InProcess(server.app)))
     with pytest.raises(EngineRefused, match="has no /update_weights"):
         await engine.load(Head(WeightsId(1, 1, "1" * 64), "trainer:1"), T, 1)
     assert server.label == "default"

@@ -17,6 +17,7 @@ from gangflow.member.failures import FailureClass
 from gangflow.member.wire import Asked, RequestFailed
 from tests.inprocess import InProcess
 from tests.unit.integrations.vllm.fake_vllm import FakeVllm, logprob
+from tests.unit.integrations.vllm.within import Within
 
 T = 5.0
 OLD, NEW = WeightsId(1, 3, "a" * 64), WeightsId(1, 4, "b" * 64)
@@ -42,7 +43,7 @@ def server(request: pytest.FixtureRequest) -> FakeVllm:
 
 @pytest.fixture
 async def wire(server: FakeVllm) -> AsyncIterator[VllmWire]:
-    made = VllmWire(InProcess(server.app))
+    made = VllmWire(Within(InProcess(server.app)))
     yield made
     await made.close()
 
@@ -277,7 +278,7 @@ def answering(handler: Callable[[httpx.Request], httpx.Response]) -> VllmWire:
             return httpx.Response(200, json={"version": "0.32.0"})
         return handler(request)
 
-    return VllmWire(httpx.MockTransport(answer))
+    return VllmWire(Within(httpx.MockTransport(answer)))
 
 
 @pytest.mark.parametrize(
@@ -349,5 +350,5 @@ async def test_an_answer_as_a_real_server_gave_it() -> None:
 
 
 async def test_what_is_no_vllm_is_data() -> None:
-    wire = VllmWire(httpx.MockTransport(lambda _: httpx.Response(200, json={"hello": "world"})))
+    wire = VllmWire(Within(httpx.MockTransport(lambda _: httpx.Response(200, json={"hello": "world"}))))
     assert (await failed(wire, flight([5]))).failure is FailureClass.DATA
