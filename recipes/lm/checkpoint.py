@@ -7,7 +7,9 @@ done, position in the data) is `progress`, a mapping with text keys; each rank's
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,7 +39,8 @@ def save(folder: Path, model: Any, optimizer: Any, progress: Mapping[str, Any]) 
     weights, moments = get_state_dict(model, optimizer)
     state = {"layout": LAYOUT, "model": weights, "optimizer": moments, "progress": dict(progress), **_random()}
     try:
-        dcp.save(state, checkpoint_id=str(part), no_dist=not several)
+        with _alone_is_meant():
+            dcp.save(state, checkpoint_id=str(part), no_dist=not several)
     except CheckpointException as broken:
         _together()
         if leads:
@@ -66,7 +69,8 @@ def load(folder: Path, model: Any, optimizer: Any, progress: Mapping[str, Any]) 
     known = dcp.FileSystemReader(str(folder)).read_metadata().state_dict_metadata
     for name in [name for name in state if name.startswith("random.") and name not in known]:
         del state[name]  # It was saved by fewer ranks.
-    dcp.load(state, checkpoint_id=str(folder), no_dist=not _several())
+    with _alone_is_meant():
+        dcp.load(state, checkpoint_id=str(folder), no_dist=not _several())
     if state["layout"] != LAYOUT:
         raise ValueError(f"{folder}: checkpoint layout {state['layout']}, expected {LAYOUT}")
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
@@ -84,6 +88,14 @@ def whole_weights(model: Any) -> dict[str, Any]:
 def _random() -> dict[str, Any]:
     """Each rank's generator, under a name of its own."""
     return {f"random.{dist.get_rank() if _several() else 0}": torch.get_rng_state()}
+
+
+@contextmanager
+def _alone_is_meant() -> Iterator[None]:
+    """Torch warns of a single process, even when it is told that there is one."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
 
 
 def _several() -> bool:
