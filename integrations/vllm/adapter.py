@@ -104,8 +104,8 @@ class VllmEngine:
             try:
                 await transport.prepare(head, able)
             except EngineRefused as error:
-                # Nothing was touched: it has what it had.
-                raise EngineRefused(error.message, await self._version()) from error
+                held = await self._version()
+                raise EngineRefused(f"{error.message}: the engine was not touched", held) from error
             if self._loaded is None and able.sleep and await self._label() == RELEASED:
                 await self._wake()
             self._loaded = None
@@ -113,8 +113,7 @@ class VllmEngine:
             marker = f"loading {head.weights.label()} under term {self._term}"
             await self._set_version(marker)
             await transport.carry(self._calls, head)
-            await self._reset_cache(able)
-            await self._still_mine(marker)
+            await asyncio.gather(self._reset_cache(able), self._still_mine(marker))
             await self._set_version(head.weights.label())
             found = await self._version()
             if found != head.weights:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,6 +16,9 @@ from gangflow.integrations.vllm import capabilities
 from gangflow.integrations.vllm.capabilities import Capabilities
 from gangflow.integrations.vllm.http import AioHttp, Http, Reply, Unreached, send
 
+_WAITING: ContextVar[list[str]] = ContextVar("waiting")
+"""Calls of the present verb that were not answered yet: verbs of one engine overlap, health checks with all others."""
+
 
 class Calls:
     """The calls of the verbs, to one server."""
@@ -22,18 +26,20 @@ class Calls:
     def __init__(self, url: str, http: Http | None = None) -> None:
         self.url = url
         self._http = http or AioHttp()
-        self._at = ""
 
     @asynccontextmanager
     async def deadline(self, verb: str, timeout_s: float) -> AsyncIterator[None]:
-        """Of a whole verb: EngineSilent after it, with the call that it was waiting for."""
-        self._at = ""
+        """Of a whole verb: EngineSilent after it, with the calls that were not answered."""
+        waiting: list[str] = []
+        before = _WAITING.set(waiting)
         try:
             async with asyncio.timeout(timeout_s):
                 yield
         except TimeoutError as error:
-            where = f", the last of {self._at}" if self._at else ""
-            raise EngineSilent(f"{verb}: no answer within {timeout_s:g} s{where}") from error
+            where = f" to {', '.join(waiting)}" if waiting else ""
+            raise EngineSilent(f"{verb}: no answer{where} within {timeout_s:g} s") from error
+        finally:
+            _WAITING.reset(before)
 
     async def get(self, path: str) -> Any:
         """The JSON document there."""
@@ -45,13 +51,16 @@ class Calls:
 
     async def ask(self, method: str, path: str, body: object = None, params: Mapping[str, str] | None = None) -> Reply:
         """The answer, whatever its status. EngineSilent when there is none."""
-        self._at = f"{method} {path}"
+        waiting = _WAITING.get([])
+        waiting.append(f"{method} {path}")
         query = f"?{urlencode(params)}" if params else ""
         content = None if body is None else msgspec.json.encode(body)
         try:
-            return await send(self._http, method, self.url + path + query, content)
+            reply = await send(self._http, method, self.url + path + query, content)
         except Unreached as error:
             raise EngineSilent(f"{path}: {error}") from error
+        waiting.remove(f"{method} {path}")
+        return reply
 
     async def capabilities(self) -> Capabilities:
         """What this server can do: two requests."""

@@ -24,9 +24,9 @@ from gangflow.integrations.vllm.calls import Calls
 from gangflow.integrations.vllm.capabilities import RELOAD, Capabilities
 from gangflow.member.digest import digest
 
-Check = Literal["digest", "files", "none"]
-"""What is looked at before an engine is told a path: every byte against the published digest; the files' own headers and sizes;
-nothing (where the coordinator's host does not see the path)."""
+Check = Literal["digest", "beside", "files", "none"]
+"""What is looked at: every byte against the published digest, before an engine is told the path; the files' headers and sizes
+before, and every byte beside the loading; headers and sizes only; nothing (where the coordinator does not see the path)."""
 VARIABLE = "GANGFLOW_VLLM_CHECK"
 """The environment variable, of the coordinator, that chooses the check: `digest` when it is not set."""
 REMEMBERED = 16
@@ -87,7 +87,7 @@ class PathTransport:
     def __init__(self, check: Check = "digest") -> None:
         self._check = check
         self._lock = threading.Lock()
-        self._known: dict[Head, Future[str]] = {}
+        self._known: dict[tuple[Head, Check], Future[str]] = {}
         # A thread of its own: hashing a large model must not hold up the loop, nor the threads that others wait for.
         self._pool = ThreadPoolExecutor(1, "weights-check")
 
@@ -96,11 +96,13 @@ class PathTransport:
             raise EngineRefused(fault)
         if self._check == "none":
             return
-        if fault := await asyncio.shield(asyncio.wrap_future(self._checked(head))):
-            raise EngineRefused(fault)
+        await self._passes(head, "files" if self._check == "beside" else self._check)
 
     async def carry(self, calls: Calls, head: Head) -> None:
+        beside = self._checked(head, "digest") if self._check == "beside" else None
         await calls.post(RELOAD, {"method": "reload_weights", "kwargs": {"weights_path": head.path}})
+        if beside is not None:
+            await self._passes(head, "digest")
 
     async def close(self) -> None:
         """Nothing is open between two loads."""
@@ -109,30 +111,35 @@ class PathTransport:
         """The same for every membership, and what was checked stays so."""
         return self
 
-    def _checked(self, head: Head) -> Future[str]:
+    async def _passes(self, head: Head, check: Check) -> None:
+        """EngineRefused when it does not."""
+        if fault := await asyncio.shield(asyncio.wrap_future(self._checked(head, check))):
+            raise EngineRefused(fault)
+
+    def _checked(self, head: Head, check: Check) -> Future[str]:
         """Once for each head, however many engines ask; a failure is looked at again by who asks later."""
         with self._lock:
-            known = self._known.get(head)
+            known = self._known.get((head, check))
             if known is None or (known.done() and (known.cancelled() or known.exception() or known.result())):
-                known = self._known[head] = self._pool.submit(fault_of, head, self._check)
+                known = self._known[(head, check)] = self._pool.submit(fault_of, head, check)
                 while len(self._known) > REMEMBERED:
                     del self._known[next(iter(self._known))]
             return known
 
 
 def fault_of(head: Head, check: Check) -> str:
-    """Why an engine must not be told to load this; empty when it may."""
+    """Why an engine must not have this; empty when it may."""
     try:
         if check == "files":
             return files_fault(Path(head.path))
         found = digest(head.path)
     except OSError as error:
         return (
-            f"{head.path} cannot be read here: {error.strerror or error}: the engine keeps what it has. "
+            f"{head.path} cannot be read here: {error.strerror or error}. "
             f"Where the coordinator does not see it, set {VARIABLE}=none for the coordinator"
         )
     if found != head.weights.sha256:
-        return f"{head.path} has sha256 {found[:12]}, {head.weights.sha256[:12]} was published: the engine keeps what it has"
+        return f"{head.path} has sha256 {found[:12]}, {head.weights.sha256[:12]} was published"
     return ""
 
 

@@ -18,6 +18,7 @@ from gangflow.integrations.vllm.adapter import VllmEngine
 from gangflow.integrations.vllm.calls import Calls
 from gangflow.integrations.vllm.capabilities import FOUR_PHASES, RELOAD, Capabilities
 from gangflow.integrations.vllm.transport import Memberships, PathTransport, by_path, fault_of, files_fault
+from gangflow.member.digest import digest
 from tests.inprocess import InProcess
 from tests.unit.integrations.vllm.fake_vllm import FakeVllm
 from tests.unit.integrations.vllm.within import Within
@@ -44,7 +45,7 @@ async def test_a_failure_is_looked_at_again(publish: Publish) -> None:
     file = Path(head.path, "model.safetensors")
     whole = content(file)
     damage(file, b"other")
-    with pytest.raises(EngineRefused, match="was published: the engine keeps what it has"):
+    with pytest.raises(EngineRefused, match="was published"):
         await paths.prepare(head, ABLE)
     damage(file, whole)
     await paths.prepare(head, ABLE)
@@ -85,10 +86,28 @@ async def test_a_server_without_reload_is_refused_first() -> None:
     await PathTransport("none").prepare(away, ABLE)
 
 
+async def test_every_byte_may_be_looked_at_beside_the_loading(publish: Publish) -> None:
+    """An engine that cannot parse a file is ruined; one that could is loaded again: only the first has to be known before."""
+    server, paths = FakeVllm(), PathTransport("beside")
+    engine = VllmEngine("http://rollout", 1, 1, paths, Within(InProcess(server.app)))
+    head = publish(1)
+    file = Path(head.path, "model.safetensors")
+    with pytest.raises(EngineRefused, match="or only its beginning: the engine was not touched"):
+        await engine.load(head, T, 1)
+    assert server.label == "default"
+    shard(file, {"a": 3})
+    with pytest.raises(EngineRefused, match="was published") as refused:
+        await engine.load(head, T, 1)
+    assert refused.value.weights is None
+    assert server.label.startswith("loading ")
+    whole = Head(WeightsId(1, 2, digest(head.path)), head.path)
+    assert await engine.load(whole, T, 1) == whole.weights
+
+
 def test_the_coordinators_environment_chooses_the_check() -> None:
     assert by_path({})._check == "digest"
     assert by_path({transport.VARIABLE: "files"})._check == "files"
-    with pytest.raises(SetupError, match="GANGFLOW_VLLM_CHECK='sha': one of digest, files, none"):
+    with pytest.raises(SetupError, match="GANGFLOW_VLLM_CHECK='sha': one of digest, beside, files, none"):
         by_path({transport.VARIABLE: "sha"})
 
 
