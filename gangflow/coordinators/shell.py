@@ -105,6 +105,11 @@ class Coordinator:
         self._engines: dict[tuple[int, int], Engine] = {}
         self._lanes: dict[tuple[int, int], asyncio.Lock] = {}
         self._eligible_version = 0
+        self._newest: Eligible | None = None
+        """Of what was to be written."""
+        self._writer: asyncio.Task[None] | None = None
+        self._takes_back = False
+        """Something that is not written yet takes back what others may rely on."""
         self._ended = ""
 
     async def run(self) -> str:
@@ -132,10 +137,13 @@ class Coordinator:
                 raise observation
             self.state, wanted = react(self.state, observation, now)
             actions.extend(wanted)
-        for place, action in enumerate(actions):
-            overtaken = isinstance(action, PublishEligible) and isinstance(_at(actions, place + 1), PublishEligible)
-            if not overtaken:
-                await self._act(action)
+        for action in actions:
+            if isinstance(action, PublishEligible):
+                self._announce(action.value)
+            else:
+                await self._announced()
+                self._act(action)
+        await self._announced()
         self._poll()
 
     async def _receive(self) -> list[tuple[Observation | Exception, int]]:
@@ -159,10 +167,8 @@ class Coordinator:
 
     # --- acting
 
-    async def _act(self, action: Action) -> None:
+    def _act(self, action: Action) -> None:
         match action:
-            case PublishEligible(value):
-                await self._publish(value)
             case EngineCall():
                 self._spawn(self._ask(action))
             case ReportCause():
@@ -174,6 +180,28 @@ class Coordinator:
                 self._spawn(self._tell(lambda: self._client.fail(self._group, cause, message)))
             case Stop(group_state):
                 self._ended = group_state
+
+    def _announce(self, value: Eligible) -> None:
+        """Have it written. Only what takes something back has to be durable before anything else is done (`_announced`)."""
+        self._takes_back |= self._newest is None or not _only_adds(self._newest, value)
+        self._newest = value
+        if self._writer is None or self._writer.done():
+            self._writer = self._spawn(self._write())
+
+    async def _announced(self) -> None:
+        """Wait until what was taken back is, durably."""
+        if self._takes_back and self._writer is not None:
+            await asyncio.wait([self._writer])
+            self._writer.result()
+            self._takes_back = False
+
+    async def _write(self) -> None:
+        """Write the newest; what was overtaken meanwhile is left out."""
+        written = None
+        while written is not self._newest:
+            written = self._newest
+            if written is not None:
+                await self._publish(written)
 
     async def _publish(self, value: Eligible) -> None:
         """Replace `rollouts/eligible` by compare-and-set under the term; durable on return."""
@@ -396,5 +424,6 @@ def _passing(error: GangflowError) -> bool:
     return busy or isinstance(error, Unreachable | JournalFull | JournalLocked)
 
 
-def _at(actions: list[Action], place: int) -> Action | None:
-    return actions[place] if place < len(actions) else None
+def _only_adds(old: Eligible, new: Eligible) -> bool:
+    """Nobody who relies on the old one is wronged when the new one comes later."""
+    return set(old.rollouts) <= set(new.rollouts) and set(old.holding) <= set(new.holding) and old.members == new.members

@@ -15,6 +15,7 @@ from gangflow.coordinators.engine import EngineFenced, EngineRefused, EngineSile
 from gangflow.coordinators.shell import Coordinator
 from gangflow.errors import Fenced, GangflowError, JournalFull, JournalLocked, SetupError, XceError
 from gangflow.specs.coordinator import RLCoordinator
+from gangflow.xce.rest.messages import VersionView
 from tests.unit.member.fake_xce import AsyncFakeXce, FakeXce
 
 DEADLINE_S = 10.0
@@ -32,6 +33,7 @@ class FakeEngine:
         self.refuse_load = ""
         self.term = 0
         self.mute = False
+        self.load_waits: asyncio.Event | None = None
         self.scores: Any = None
         """What it says of a probe."""
 
@@ -73,6 +75,8 @@ class Connection:
 
     async def load(self, head: Head, timeout_s: float, membership_version: int) -> WeightsId:
         engine = await self._reach("load")
+        if engine.load_waits is not None:
+            await engine.load_waits.wait()
         if engine.refuse_load:
             raise EngineRefused(engine.refuse_load, engine.weights)
         engine.weights = head.weights
@@ -164,6 +168,32 @@ async def test_publish_loads_every_rollout_then_admits_it() -> None:
     first_write = room.journal.index(f"put {ELIGIBLE}")
     assert first_write < room.journal.index("pause 0/1") < room.journal.index("load 0/1") < room.journal.index("resume 0/1")
     assert room.journal[-1] == f"put {ELIGIBLE}"
+
+
+async def test_an_admission_that_is_long_in_writing_holds_up_no_engine() -> None:
+    """The first rollout that is back is written down while the second goes on getting its weights."""
+    room = Room()
+    coordinator, client = room.coordinator()
+    real, begun, end = client.kv_put, asyncio.Event(), asyncio.Event()
+    room.engine(1).load_waits = begun
+
+    async def put(group: str, name: str, value: str, expect: int = -1) -> VersionView:
+        if name == ELIGIBLE and len(Eligible.parse(value).rollouts) == 1:
+            begun.set()
+            await end.wait()
+        return await real(group, name, value, expect)
+
+    client.kv_put = put  # type: ignore[method-assign]
+    task = asyncio.create_task(coordinator.run())
+    try:
+        head = room.publish(0)
+        await room.until(lambda: all(engine.admitting for engine in room.engines.values()))
+        assert room.eligible().rollouts == ()
+        end.set()
+        await room.serving(head, 0, 1)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_killed_rollout_is_deregistered_resynced_and_admitted_again() -> None:
