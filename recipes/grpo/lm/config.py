@@ -58,8 +58,8 @@ class LmConfig(Spec):
     """Of problems drawn, samples, and all that is random in training."""
 
     # --- a step ------------------------------------------------------------------------------------------------------
-    steps: Count = 60
-    prompts: Count = 16
+    steps: Count = 80
+    prompts: Count = 64
     """Per step."""
     samples: Annotated[Whole, Field(ge=2)] = 8
     """Per prompt: the group whose mean reward an answer is measured against."""
@@ -68,17 +68,17 @@ class LmConfig(Spec):
     max_prompt_tokens: Count = 64
     """A problem with more is refused at the start."""
     temperature: Positive = 1.0
-    epochs: Count = 1
+    epochs: Count = 2
     """Passes over a step's samples."""
     minibatches: Count = 1
     """Optimizer steps in a pass: a step's samples are split into so many."""
     micro_batch: Count = 128
     """Samples of one forward and backward; the gradient of a minibatch is accumulated over as many as it takes."""
-    learning_rate: Positive = 1e-3
+    learning_rate: Positive = 3e-4
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """From `learning_rate` after the warm-up: it stays, or falls to `min_learning_rate` at the last step."""
     min_learning_rate: Weight = 0.0
-    warmup: Natural = 0
+    warmup: Natural = 5
     """Steps over which the learning rate rises from 0."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
@@ -87,7 +87,7 @@ class LmConfig(Spec):
     """Largest norm of a gradient; a larger one is scaled down to it."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.8
     clip_high: Annotated[float, Field(gt=1)] = 1.28
-    kl_weight: Weight = 0.02
+    kl_weight: Weight = 0.01
     """Of the k3 estimate of the KL divergence to `ref`; 0 asks no reference."""
     importance_cap: Annotated[float, Field(ge=1)] = 2.0
     """Largest factor by which a token is corrected for the policy that sampled it being an older one."""

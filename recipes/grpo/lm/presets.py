@@ -21,6 +21,7 @@ _GPU: Final[dict[str, Any]] = {
     "prompts": 64,
     "samples": 8,
     "micro_batch": 2,
+    "epochs": 1,
     "max_tokens": 2_048,
     "max_prompt_tokens": 1_024,
     "max_model_len": 4_096,
