@@ -224,11 +224,11 @@ async def test_a_pause_that_takes_too_long_is_said_within_its_deadline(engine: E
 async def test_an_older_term_and_another_incarnation_command_nothing(engine: EmbeddedEngine, tmp_path: Path) -> None:
     """Scenario 80: the engine itself refuses the older of two coordinators."""
     newer, stranger = EmbeddedEngine(engine.url, 1, 2), EmbeddedEngine(engine.url, 2, 3)
-    await newer.load(policy(tmp_path, 1), 5)
+    await newer.load(policy(tmp_path, 1), 5, 1)
     with pytest.raises(EngineFenced, match="term 1 is over"):
         await engine.resume(5)
     with pytest.raises(EngineRefused, match="this is incarnation 1, not 2"):
-        await stranger.load(policy(tmp_path, 2), 5)
+        await stranger.load(policy(tmp_path, 2), 5, 1)
     with pytest.raises(EngineRefused, match="this is incarnation 1, not 2"):
         await stranger.generate(["a"], {}, 5)
     await newer.resume(5)
