@@ -106,16 +106,19 @@ class Head:
     path: str
     probe: Probe | None = None
     """How an engine is asked, before it serves them, whether it really has them."""
+    seal: str = ""
+    """By which whoever sees the path knows, without reading it, that it is what was hashed (`gangflow.member.digest.seal`)."""
 
     def render(self) -> str:
         probe = {"probe": self.probe.document()} if self.probe else {}
-        return json.dumps({**self.weights.document(), "path": self.path, **probe})
+        seal = {"seal": self.seal} if self.seal else {}
+        return json.dumps({**self.weights.document(), "path": self.path, **probe, **seal})
 
     @classmethod
     def parse(cls, text: str) -> Head:
         document = _object(text, HEAD)
-        probe = document.get("probe")
-        return cls(WeightsId.parse(document), str(document.get("path", "")), Probe.parse(probe) if probe else None)
+        probe = Probe.parse(document["probe"]) if document.get("probe") else None
+        return cls(WeightsId.parse(document), str(document.get("path", "")), probe, str(document.get("seal", "")))
 
 
 @dataclass(frozen=True, slots=True)

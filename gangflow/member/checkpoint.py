@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gangflow.channel import CHECKPOINT, WeightsId
-from gangflow.member.digest import digest, synced_digest, write_atomically
+from gangflow.member.digest import digest, settle, write_atomically
 from gangflow.member.failures import CheckpointDamaged
 from gangflow.member.ledger import Ledger
 from gangflow.member.weights import Cell, Values
@@ -76,7 +76,7 @@ class Checkpoints:
         self, step: int, path: str | os.PathLike[str], ledger: Ledger, weights: WeightsId | None, extra: Mapping[str, Any]
     ) -> Checkpoint:
         """Put the files and the ledger on the disk; what is to be made the newest."""
-        sha256 = synced_digest(path)
+        sha256 = settle(path).sha256
         ledger_path = f"{os.path.abspath(path)}.ledger.json"
         write_atomically(ledger_path, ledger.render().encode())
         return Checkpoint(

@@ -8,12 +8,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 _AT_ONCE = 8
+SEALED_BYTES = 64 << 20
+"""Less is read again as fast as it is looked at."""
+_TICK_S = 0.02
+"""Of file systems' clocks: two changes within it may bear the same time."""
 T = TypeVar("T")
 
 
@@ -26,20 +31,45 @@ def digest(path: str | os.PathLike[str]) -> str:
     root = Path(path)
     if not root.is_dir():
         return _of_file(root)
-    files = {os.fsencode(file.relative_to(root)): file for file in root.rglob("*") if file.is_file()}
+    files = {os.fsencode(file.relative_to(root)): file for file in _files(root)}
     names = sorted(files)
     found = _together(_of_file, [files[name] for name in names])
     manifest = b"".join(sha256.encode() + b"  " + name + b"\n" for name, sha256 in zip(names, found, strict=True))
     return hashlib.sha256(manifest).hexdigest()
 
 
-def synced_digest(path: str | os.PathLike[str]) -> str:
+class Settled(NamedTuple):
+    """Files that are on the disk, named."""
+
+    sha256: str
+    seal: str
+    """By which others see, without reading them, that the files are still those that were hashed. Empty for small ones."""
+
+
+def settle(path: str | os.PathLike[str]) -> Settled:
     """`sync_tree`, and meanwhile the digest."""
+    root = Path(path)
+    large = _size(root) >= SEALED_BYTES
+    if large:
+        # What is written from now on has another time than what is hashed now.
+        time.sleep(max(0.0, min(_TICK_S, _newest_change_ns(root) / 1e9 + _TICK_S - time.time())))
+    before = seal(root) if large else ""
     with ThreadPoolExecutor(1, "sync") as beside:
-        synced = beside.submit(sync_tree, path)
-        found = digest(path)
+        synced = beside.submit(sync_tree, root)
+        found = digest(root)
         synced.result()
-    return found
+    return Settled(found, before if large and seal(root) == before else "")
+
+
+def seal(path: str | os.PathLike[str]) -> str:
+    """What files are without their content: names, sizes, inodes, times of the last change, which nobody can set. OSError.
+
+    The same for every host that sees the same file system; where it is not, they are read.
+    """
+    root = Path(path)
+    stats = [(os.fsencode(file.relative_to(root)), file.stat()) for file in _files(root)]
+    parts = sorted((name, stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in stats)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
@@ -75,6 +105,18 @@ def sync_tree(path: str | os.PathLike[str]) -> None:
     below = [each for each in root.rglob("*") if each.is_file() or (each.is_dir() and not each.is_symlink())]
     # At the same time: a disk that is told of many files writes its journal once, not once for each.
     _together(sync, [*below, root, root.absolute().parent])
+
+
+def _files(root: Path) -> list[Path]:
+    return [file for file in root.rglob("*") if file.is_file()] if root.is_dir() else [root]
+
+
+def _size(root: Path) -> int:
+    return sum(file.stat().st_size for file in _files(root))
+
+
+def _newest_change_ns(root: Path) -> int:
+    return max(file.stat().st_ctime_ns for file in _files(root))
 
 
 def _of_file(file: Path) -> str:

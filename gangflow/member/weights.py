@@ -10,7 +10,7 @@ from typing import Protocol
 
 from gangflow.channel import HEAD, Head, Probe, WeightsId
 from gangflow.errors import Conflict, NoQuorum, Superseded
-from gangflow.member.digest import digest, synced_digest, write_atomically
+from gangflow.member.digest import settle, write_atomically
 from gangflow.member.endpoints import Picture
 from gangflow.member.follow import Follower
 from gangflow.member.samples import Published
@@ -114,10 +114,8 @@ class Publishing:
         """Put the files on the disk, and name them by their content."""
         if data is not None:
             write_atomically(path, data)
-            sha256 = digest(path)
-        else:
-            sha256 = synced_digest(path)
-        return Head(WeightsId(self._incarnation, version, sha256), os.path.abspath(path), probe)
+        found = settle(path)
+        return Head(WeightsId(self._incarnation, version, found.sha256), os.path.abspath(path), probe, found.seal)
 
     def announce(self, weights: WeightsId) -> None:
         """From here on nothing older than `max_staleness` is sent anything, before the coordinator has even seen it."""

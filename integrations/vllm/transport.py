@@ -22,11 +22,12 @@ from gangflow.coordinators.engine import EngineRefused
 from gangflow.errors import SetupError
 from gangflow.integrations.vllm.calls import Calls
 from gangflow.integrations.vllm.capabilities import RELOAD, Capabilities
-from gangflow.member.digest import digest
+from gangflow.member.digest import digest, seal
 
-Check = Literal["digest", "beside", "files", "none"]
-"""What is looked at: every byte against the published digest, before an engine is told the path; the files' headers and sizes
-before, and every byte beside the loading; headers and sizes only; nothing (where the coordinator does not see the path)."""
+Check = Literal["digest", "bytes", "beside", "files", "none"]
+"""What is looked at: that the files are those that were hashed, by the head's seal, and without it every byte, before an engine
+is told the path; every byte, also of sealed ones; the files' headers and sizes before, and every byte beside the loading;
+headers and sizes only; nothing (where the coordinator does not see the path)."""
 VARIABLE = "GANGFLOW_VLLM_CHECK"
 """The environment variable, of the coordinator, that chooses the check: `digest` when it is not set."""
 REMEMBERED = 16
@@ -132,6 +133,8 @@ def fault_of(head: Head, check: Check) -> str:
     try:
         if check == "files":
             return files_fault(Path(head.path))
+        if check == "digest" and head.seal and seal(head.path) == head.seal:
+            return ""
         found = digest(head.path)
     except OSError as error:
         return (

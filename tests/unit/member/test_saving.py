@@ -14,9 +14,10 @@ import pytest
 
 from gangflow.channel import CHECKPOINT, ELIGIBLE, FAILURE, HEAD, ROLE_KEY, Eligible, Head, Serving, WeightsId
 from gangflow.errors import Conflict, NoQuorum, Superseded, Unreachable
+from gangflow.member import digest as module
 from gangflow.member.checkpoint import Checkpoint, Checkpoints
 from gangflow.member.context import Context
-from gangflow.member.digest import digest, synced_digest, write_atomically
+from gangflow.member.digest import digest, seal, settle, write_atomically
 from gangflow.member.failures import CheckpointDamaged, PolicyMismatch
 from gangflow.member.follow import Follower
 from gangflow.member.heartbeat import Heartbeat
@@ -63,9 +64,37 @@ def test_a_folders_digest_is_that_of_its_manifest(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"x" * (number << 16))
     command = "find -L . -type f -printf '%P\\0' | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum"
     said = subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
-    assert digest(tmp_path) == synced_digest(tmp_path) == said.split()[0]
+    assert digest(tmp_path) == settle(tmp_path).sha256 == said.split()[0]
     with pytest.raises(FileNotFoundError):
-        synced_digest(tmp_path / "nothing")
+        settle(tmp_path / "nothing")
+
+
+def test_large_files_are_sealed_when_they_are_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sees the seal knows that they have not changed since, in whatever way."""
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / "a").write_bytes(b"12")
+    assert settle(tmp_path / "w").seal == "", "small ones are read"
+    monkeypatch.setattr(module, "SEALED_BYTES", 2)
+    first = settle(tmp_path / "w").seal
+    assert first == seal(tmp_path / "w") != ""
+    (tmp_path / "w" / "a").write_bytes(b"13")
+    second = seal(tmp_path / "w")
+    (tmp_path / "w" / "b").touch()
+    assert len({first, second, seal(tmp_path / "w")}) == 3
+    weights_of(xce := FakeXce({"actor": 1})).publish(1, tmp_path / "w")
+    assert Head.parse(xce.values[HEAD].value or "").seal == seal(tmp_path / "w")
+
+
+def test_files_that_change_while_they_are_hashed_are_not_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SEALED_BYTES", 0)
+    (tmp_path / "a").write_bytes(b"12")
+
+    def late(path: Path) -> str:
+        (tmp_path / "a").write_bytes(b"123")
+        return "of what was there before"
+
+    monkeypatch.setattr(module, "digest", late)
+    assert settle(tmp_path / "a") == ("of what was there before", "")
 
 
 def test_everything_in_a_saved_folder_is_on_the_disk_before_it_is_named(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -18,7 +20,7 @@ from gangflow.integrations.vllm.adapter import VllmEngine
 from gangflow.integrations.vllm.calls import Calls
 from gangflow.integrations.vllm.capabilities import FOUR_PHASES, RELOAD, Capabilities
 from gangflow.integrations.vllm.transport import Memberships, PathTransport, by_path, fault_of, files_fault
-from gangflow.member.digest import digest
+from gangflow.member.digest import digest, seal
 from tests.inprocess import InProcess
 from tests.unit.integrations.vllm.fake_vllm import FakeVllm
 from tests.unit.integrations.vllm.within import Within
@@ -49,6 +51,25 @@ async def test_a_failure_is_looked_at_again(publish: Publish) -> None:
         await paths.prepare(head, ABLE)
     damage(file, whole)
     await paths.prepare(head, ABLE)
+
+
+def test_what_bears_its_seal_is_not_read_again(publish: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = publish(1)
+    file = Path(head.path, "model.safetensors")
+    sealed = replace(head, seal=seal(head.path))
+    read: list[str] = []
+    monkeypatch.setattr(transport, "digest", lambda path: read.append(path) or digest(path))
+    assert fault_of(sealed, "digest") == ""
+    assert not read
+    assert fault_of(sealed, "bytes") == ""
+    assert fault_of(replace(sealed, seal="of others"), "digest") == ""
+    assert read == [head.path, head.path]
+    whole, times = content(file), file.stat()
+    while file.stat().st_ctime_ns == times.st_ctime_ns:  # The file system's clock ticks.
+        damage(file, b"x" * len(whole))
+    # Of the same size, and with its old time: when it was changed cannot be set.
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert "was published" in fault_of(sealed, "digest")
 
 
 async def test_one_that_stops_waiting_takes_the_check_from_nobody(publish: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +128,7 @@ async def test_every_byte_may_be_looked_at_beside_the_loading(publish: Publish) 
 def test_the_coordinators_environment_chooses_the_check() -> None:
     assert by_path({})._check == "digest"
     assert by_path({transport.VARIABLE: "files"})._check == "files"
-    with pytest.raises(SetupError, match="GANGFLOW_VLLM_CHECK='sha': one of digest, beside, files, none"):
+    with pytest.raises(SetupError, match="GANGFLOW_VLLM_CHECK='sha': one of digest, bytes, beside, files, none"):
         by_path({transport.VARIABLE: "sha"})
 
 
