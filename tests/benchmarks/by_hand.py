@@ -26,6 +26,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import aiohttp
 import httpx
 import msgspec
 
@@ -42,7 +43,9 @@ KEPT = 2
 """Versions of the weights, and checkpoints."""
 START_S = 300.0
 END_S = 30.0
+GENERATE = "/inference/v1/generate"
 RELOAD = "/collective_rpc"
+JSON = {"Content-Type": "application/json"}
 
 
 class Processes:
@@ -128,8 +131,7 @@ class Engines:
         self.urls = list(urls)
         self._pause = pause
         self._loop = asyncio.new_event_loop()
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=4.0)
-        self._http = httpx.AsyncClient(timeout=120.0, trust_env=False, limits=limits)
+        self._http = self._loop.run_until_complete(_session())
 
     def sample(self, prompts: Sequence[Mapping[str, Any]], samples: int, params: Mapping[str, Any]) -> list[list[Any]]:
         """Outputs of each prompt, as the recipe's `Sampler` reads them."""
@@ -140,7 +142,7 @@ class Engines:
         return self._loop.run_until_complete(self._push(folder, version))
 
     def close(self) -> None:
-        self._loop.run_until_complete(self._http.aclose())
+        self._loop.run_until_complete(self._http.close())
         self._loop.close()
 
     async def _sample(self, prompts: Sequence[Mapping[str, Any]], samples: int, params: Mapping[str, Any]) -> list[list[Any]]:
@@ -152,11 +154,8 @@ class Engines:
         sampling = {**params, "n": samples, "logprobs": 0, "detokenize": False}
         if "seed" in prompt:
             sampling["seed"] = prompt["seed"]
-        body = msgspec.json.encode({"token_ids": prompt["token_ids"], "sampling_params": sampling})
-        headers = {"Content-Type": "application/json"}
-        answer = await self._http.post(f"{url}/inference/v1/generate", content=body, headers=headers)
-        answer.raise_for_status()
-        choices = sorted(msgspec.json.decode(answer.content)["choices"], key=lambda choice: choice["index"])
+        answer = await self._post(url + GENERATE, {"token_ids": prompt["token_ids"], "sampling_params": sampling})
+        choices = sorted(msgspec.json.decode(answer)["choices"], key=lambda choice: choice["index"])
         return [
             {
                 "token_ids": choice["token_ids"],
@@ -179,9 +178,14 @@ class Engines:
             ("/resume", None),
         ):
             began = time.monotonic()
-            (await self._http.post(url + path, json=body)).raise_for_status()
+            await self._post(url + path, body)
             spent.append(time.monotonic() - began)
         return Pushed(sum(spent), spent[1])
+
+    async def _post(self, url: str, body: object) -> bytes:
+        async with self._http.post(url, data=None if body is None else msgspec.json.encode(body), headers=JSON) as answer:
+            answer.raise_for_status()
+            return await answer.read()
 
 
 class Sample(msgspec.Struct):
@@ -280,6 +284,11 @@ def clocked(times: dict[str, float], name: str) -> Iterator[None]:
     began = time.monotonic()
     yield
     times[name] = time.monotonic() - began
+
+
+async def _session() -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0)
+    return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=120.0))
 
 
 def _answers(url: str) -> bool:

@@ -5,7 +5,7 @@
 A real co-start group: an actor (this file) and two vLLM rollouts. In turns, on the same engines and with nothing else to do:
 
 - "gangflow": from the return of `publish` until both rollouts are eligible with the new version, as the actor sees it. On the
-  way the coordinator hears of it, takes both out, checks the files against the digest, does the verbs on both, reads the
+  way the coordinator hears of it, takes both out, checks that the files are what was hashed, does the verbs on both, reads the
   version back, compares the log-probabilities of a probe with the trainer's, and writes who is eligible, durably.
 - "by hand": pause, reload, reset the prefix cache, set the version, resume, called by the actor on both servers at the same
   time; the slowest one's. "the reload alone" is a part of it.
@@ -41,7 +41,8 @@ ORDER = "WEIGHT_PUSH"
 ROLLOUTS = 2
 WARM_UP = 2
 RUN_S = 1_500.0
-PROBED = "Every rollout has to say the same as the trainer."
+PROBED = "Say what I say.\n"
+"""16 tokens. On one core of a CPU each of them costs the larger model 5 ms; on a GPU all of them nothing."""
 SIZES = {"tiny": {}, "200M": {"hidden": 1_024, "layers": 16, "heads": 32, "kv_heads": 8, "intermediate": 3_072}}
 
 
