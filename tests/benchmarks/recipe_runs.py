@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cpu_meter import Meter
+
 from gangflow.channel import ELIGIBLE, HEAD, Eligible, Head
 from gangflow.integrations.vllm.launch import find_vllm
 from gangflow.recipes.grpo.lm.build import CKPT, build, cluster
@@ -44,6 +46,7 @@ class Ran:
     result: Mapping[str, Any]
     pushes: Sequence[float] = field(default=())
     """Seconds from a published head until all rollouts are eligible with it, as the journal has it (whole milliseconds)."""
+    meter: Meter | None = None
 
     def steps_ms(self, skip: int) -> list[float]:
         """Milliseconds from the end of one step to the end of the next, without the first `skip`."""
@@ -53,6 +56,14 @@ class Ran:
     def minutes(self, skip: int) -> float:
         """From the end of the first step that counts to the end of the last."""
         return sum(self.steps_ms(skip)) / 60_000
+
+    def cpu_ms(self, skip: int) -> dict[str, float]:
+        """CPU milliseconds per step, by kind of process, over the same steps."""
+        if self.meter is None:
+            return {}
+        ends = [float(entry["at_ms"]) for entry in self.entries if entry["step"] > 0][skip:]
+        spent = self.meter.between(ends[0], ends[-1])
+        return {kind: seconds * 1_000 / (len(ends) - 1) for kind, seconds in spent.items()}
 
     def phase_ms(self, name: str, skip: int) -> float:
         """Median milliseconds per step of a phase. `push` of a group is what lies behind the announcement."""
@@ -80,17 +91,20 @@ def tiny_model(folder: Path) -> Path:
     return folder
 
 
-def in_group(config: LmConfig) -> Ran:
-    """The recipe as it is launched: controller, agent, coordinator, actor, engines and services, all its own processes."""
-    with launch(build(config), cluster=cluster(config), runtime="local") as run:
+def in_group(config: LmConfig, folder: Path) -> Ran:
+    """The recipe as it is launched: controller, agent, coordinator, actor, engines and services, all its own processes.
+
+    `folder`: that of `scratch`, by which its processes are found.
+    """
+    with launch(build(config), cluster=cluster(config), runtime="local") as run, Meter(folder) as meter:
         view = run.wait(timeout=RUN_S)
-        folder = Path(next(claim.path for claim in view.claims if claim.name == CKPT))
-        entries = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        result = json.loads((folder / "result.json").read_text())
+        kept = Path(next(claim.path for claim in view.claims if claim.name == CKPT))
+        entries = [json.loads(line) for line in (kept / "metrics.jsonl").read_text().splitlines()]
+        result = json.loads((kept / "result.json").read_text())
         records = run.client.events(run.client.healthz().horizon, run.id, view.seq)
         values = [(event.at_ms, event.data) for event in records if event.type == "ValueWritten"]
-    shutil.rmtree(folder, ignore_errors=True)
-    return Ran(entries, result, list(pushes(values, config.rollouts)))
+    shutil.rmtree(kept, ignore_errors=True)
+    return Ran(entries, result, list(pushes(values, config.rollouts)), meter)
 
 
 def pushes(values: Sequence[tuple[int, Mapping[str, Any]]], rollouts: int) -> Iterator[float]:
@@ -113,6 +127,7 @@ def by_hand(config: LmConfig, out: Path) -> Ran:
     (out / "config.json").write_text(config.model_dump_json())
     command = [sys.executable, str(BY_HAND), "--config", str(out / "config.json"), "--model", config.model, "--out", str(out)]
     environment = {**os.environ, **build(config).environment}
-    subprocess.run(command, env=environment, check=True, timeout=RUN_S, stdout=subprocess.DEVNULL)
+    with Meter(out) as meter:
+        subprocess.run(command, env=environment, check=True, timeout=RUN_S, stdout=subprocess.DEVNULL)
     entries = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return Ran(entries, json.loads((out / "result.json").read_text()))
+    return Ran(entries, json.loads((out / "result.json").read_text()), meter=meter)

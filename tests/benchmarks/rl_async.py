@@ -69,7 +69,7 @@ def main() -> None:
             for name, mode in MODES.items():
                 base = LmConfig(model=model, steps=options.steps, evaluate_every=1_000_000, python=sys.executable, **mode)
                 config = apply(base, options.settings)
-                runs[name].append(in_group(config))
+                runs[name].append(in_group(config, folder))
                 print(f"{name}: {rates(runs[name])[-1]:.1f} steps/min", flush=True)
     samples = config.prompts * config.samples
     sides = []

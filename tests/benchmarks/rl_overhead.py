@@ -54,6 +54,11 @@ def lines(ours: Sequence[Ran], theirs: Sequence[Ran], samples: int) -> list[str]
     found.append(f"{'ms per step':12}" + "".join(f"{phase:>12}" for phase in PHASES))
     for name, runs in (("gangflow", ours), ("by hand", theirs)):
         found.append(f"{name:12}" + "".join(f"{_phase(runs, phase):12.1f}" for phase in PHASES))
+    kinds = sorted({kind for run in (*ours, *theirs) for kind in run.cpu_ms(SKIPPED)})
+    found.append(f"{'CPU per step':12}" + "".join(f"{kind:>12}" for kind in (*kinds, "all")))
+    for name, runs in (("gangflow", ours), ("by hand", theirs)):
+        spent = [_cpu(runs, kind) for kind in kinds]
+        found.append(f"{name:12}" + "".join(f"{each:12.1f}" for each in (*spent, sum(spent))))
     found.append(
         "(gangflow's `push` runs into its `generate`, which waits for it; its `publish` saves, syncs, digests, announces)"
     )
@@ -62,6 +67,10 @@ def lines(ours: Sequence[Ran], theirs: Sequence[Ran], samples: int) -> list[str]
 
 def _phase(runs: Sequence[Ran], name: str) -> float:
     return statistics.median(run.phase_ms(name, SKIPPED) for run in runs)
+
+
+def _cpu(runs: Sequence[Ran], kind: str) -> float:
+    return statistics.median(run.cpu_ms(SKIPPED).get(kind, 0.0) for run in runs)
 
 
 def _of_all(runs: Sequence[Ran]) -> list[float]:
@@ -84,7 +93,7 @@ def main() -> None:
         base = LmConfig(model=str(tiny_model(folder / "model")), steps=options.steps, **never)
         config = apply(base, options.settings)
         for turn in range(options.pairs):
-            ours.append(in_group(config))
+            ours.append(in_group(config, folder))
             theirs.append(by_hand(config, folder / "by-hand"))
             print(f"pair {turn + 1}: overhead {overhead(ours[-1], theirs[-1]):+.1f} %", flush=True)
     sides = [Side("gangflow"), Side("by hand")]
@@ -99,6 +108,7 @@ def main() -> None:
         "phases_ms": {
             name: {phase: _phase(runs, phase) for phase in PHASES} for name, runs in (("gangflow", ours), ("by hand", theirs))
         },
+        "cpu_ms": {name: [run.cpu_ms(SKIPPED) for run in runs] for name, runs in (("gangflow", ours), ("by hand", theirs))},
         "accuracy": {
             "gangflow": [run.result["accuracy"] for run in ours],
             "by hand": [run.result["accuracy"] for run in theirs],
