@@ -62,12 +62,12 @@ class Config(Spec):
     """Of prompts drawn, samples, and all that is random in training."""
 
     # --- the reward model --------------------------------------------------------------------------------------------
-    pairs: Count = 2_500
+    pairs: Count = 4_000
     """Of `counter`: how many are trained on; a file's are all that it has."""
     held_out_pairs: Count = 400
     """At most so many are measured before and after."""
     reward_epochs: Count = 2
-    reward_batch: Count = 32
+    reward_batch: Count = 16
     """Pairs of one optimizer step."""
     reward_learning_rate: Positive = 1e-3
     """At the start; it falls to 0 in a line."""
