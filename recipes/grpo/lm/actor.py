@@ -119,7 +119,6 @@ class Trainer:
         self.folder.finish(result)
         self.context.client.kv_put(self.context.group, RESULT, json.dumps(result))
         self.context.heartbeat(step=self.learner.step, accuracy=self.accuracy)
-        self.judges.close()
         return result
 
     def _step(self) -> None:
@@ -179,6 +178,7 @@ class Trainer:
             {
                 "step": step,
                 **seen,
+                "drift_mean": report.drift_mean,
                 "kl": round(report.kl, 5),
                 "clipped": round(report.clipped, 5),
                 "importance": round(report.importance, 6),
@@ -220,7 +220,11 @@ def _by_rollout(judged: Judged, report: Report) -> dict[str, dict[str, Any]]:
 
 def lead(config: LmConfig, context: Context, team: Team, learner: Learner, tokenizer: Any) -> dict[str, Any]:
     """The leader's part: train to the end, and let the other ranks end."""
-    result = Trainer(config, context, team, learner, tokenizer).run()
+    trainer = Trainer(config, context, team, learner, tokenizer)
+    try:
+        result = trainer.run()
+    finally:
+        trainer.judges.close()
     team.end()
     return result
 

@@ -64,6 +64,8 @@ class Report:
     """Fraction of tokens whose gradient the clip cut off, over all passes."""
     drift: float | None
     """Largest |trainer − engine| of a token that the current weights sampled, before the step; None when there was none."""
+    drift_mean: float | None
+    """The mean of the same."""
     importance: float
     """Mean of exp(old − sampled), before it is capped: 1 when nothing is stale."""
     capped: float
@@ -130,13 +132,15 @@ class Learner:
                 cut += self._accumulate(batch, old, minibatch, made)
                 norm = max(norm, self._update())
         tokens = int(batch.sequences.answer.sum())
-        kl, importance, capped, clipped = self.team.sum(torch.tensor([*seen, cut], dtype=torch.float64)).tolist()
+        sums = self.team.sum(torch.tensor([*seen, cut], dtype=torch.float64)).tolist()
+        kl, importance, capped, gap, compared, clipped = sums
         self.step += 1
         self.position += self.config.prompts
         return Report(
             kl=kl / tokens,
             clipped=clipped / tokens / self.config.epochs,
             drift=drift,
+            drift_mean=None if drift is None else gap / compared,
             importance=importance / tokens,
             capped=capped / tokens,
             norm=norm,
@@ -167,11 +171,11 @@ class Learner:
 
     # --- one step
 
-    def _survey(self, batch: Batch, made: Plan) -> tuple[Any, tuple[float, float, float], Any]:
-        """Log-probabilities before the step (n, t − 1) of this rank's rows; sums: k3, corrections, capped; drifts (n,)."""
+    def _survey(self, batch: Batch, made: Plan) -> tuple[Any, tuple[float, ...], Any]:
+        """Log-probabilities before the step (n, t − 1) of this rank's rows; sums, see the end; drifts (n,)."""
         old = torch.zeros_like(batch.sequences.sampled)
         drifts = torch.zeros(len(batch.sequences))
-        k3 = weight = capped = 0.0
+        k3 = weight = capped = gaps = compared = 0.0
         for part in made.micro_batches():
             rows = batch.sequences.rows(part.rows).to(self.team.device)
             with torch.no_grad(), self._precision():
@@ -183,6 +187,8 @@ class Learner:
             apart = torch.where(mask, before - rows.sampled, 0.0)
             current = batch.current[part.rows].to(self.team.device)
             gap = torch.where(current, apart.abs().amax(1), 0.0)
+            gaps += float(apart[current].abs().sum())
+            compared += float(mask[current].sum())
             # A NaN would be lost in the comparison of ranks.
             drifts[part.rows] = torch.nan_to_num(gap, nan=torch.inf, posinf=torch.inf).cpu()
             ratio = apart.exp()[mask]
@@ -191,7 +197,7 @@ class Learner:
             if batch.reference is not None:
                 reference = batch.reference[part.rows, :width].to(self.team.device)
                 k3 += float(_k3(reference - before)[mask].sum())
-        return old, (k3, weight, capped), self.team.largest(drifts)
+        return old, (k3, weight, capped, gaps, compared), self.team.largest(drifts)
 
     def _checked(self, drifts: Any, batch: Batch) -> float | None:
         if not bool(batch.current.any()):
