@@ -95,8 +95,8 @@ def token_logprobs(model: Any, tokens: Any, attention: Any, *, temperature: floa
     logits = model(input_ids=tokens, attention_mask=attention.long(), use_cache=False).logits[:, :-1].float()
     if temperature != 1.0:
         logits = logits / temperature
-    chosen = logits.gather(2, tokens[:, 1:, None])[..., 0]
-    return chosen - logits.logsumexp(-1)
+    # Not the token's logit less the sum's logarithm: for likely tokens that is a small difference of large numbers.
+    return logits.log_softmax(-1).gather(2, tokens[:, 1:, None])[..., 0]
 
 
 def probe_of(model: Any, tokens: Sequence[int]) -> Probe:

@@ -24,8 +24,8 @@ from tests.integration.live.cluster import Live, OwnRoot
 STEPS = 40
 RISE = 0.2
 """Of the held-out accuracy, from a third; measured were 0.30 and more."""
-ROUNDING, TYPICAL = 5e-5, 1e-6
-"""Largest and mean |trainer − engine| of a step's samples, each the largest of a few thousand tokens in float32."""
+ROUNDING, TYPICAL = 1e-4, 1e-6
+"""Largest and mean |trainer − engine| of any step's tokens, a few thousand in each: both compute in float32."""
 
 
 @contextmanager

@@ -75,9 +75,9 @@ class LmConfig(Spec):
     micro_batch: Count = 128
     """Samples of one forward and backward; the gradient of a minibatch is accumulated over as many as it takes."""
     learning_rate: Positive = 3e-4
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    schedule: Literal["constant", "linear", "cosine"] = "cosine"
     """From `learning_rate` after the warm-up: it stays, or falls to `min_learning_rate` at the last step."""
-    min_learning_rate: Weight = 0.0
+    min_learning_rate: Weight = 5e-5
     warmup: Natural = 5
     """Steps over which the learning rate rises from 0."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9

@@ -26,7 +26,7 @@ _GPU: Final[dict[str, Any]] = {
     "max_prompt_tokens": 1_024,
     "max_model_len": 4_096,
     "learning_rate": 1e-6,
-    "schedule": "cosine",
+    "min_learning_rate": 1e-7,
     "warmup": 10,
     "kl_weight": 1e-3,
     "checkpoint_every": 20,
