@@ -2,8 +2,8 @@
 
 `python -m gangflow.recipes.lm.tiny FOLDER` makes it from random numbers and a short supervised warm start, so that
 reinforcement learning has something to reinforce. The warm start sees only **training** problems, and of these only the short
-ones: the model then solves two fifths of the held-out problems, and hardly any of the longest. The same settings make the same weights
-on one machine.
+ones: the model then solves two fifths of the held-out problems, and hardly any of the longest. The same settings make the same
+weights on one machine.
 """
 
 from __future__ import annotations
