@@ -38,7 +38,14 @@ def draw(metrics: Sequence[dict[str, Any]], out: Path, marks: Sequence[tuple[int
 
     figure, rewards = pyplot.subplots(figsize=(9, 4.8), dpi=120)
     steps = [entry["step"] for entry in metrics]
-    rewards.plot(steps, [entry["reward"] for entry in metrics], color="#1f5fa8", lw=1.4, label="mean reward of the step")
+    trained = [entry for entry in metrics if "reward" in entry]  # before the first step there is only an accuracy
+    rewards.plot(
+        [entry["step"] for entry in trained],
+        [entry["reward"] for entry in trained],
+        color="#1f5fa8",
+        lw=1.4,
+        label="mean reward of the step",
+    )
     rewards.set_xlabel("training step")
     rewards.set_ylabel(f"mean reward of a step's samples (0 – {BEST_REWARD:g})", color="#1f5fa8")
     rewards.set_ylim(0, BEST_REWARD)

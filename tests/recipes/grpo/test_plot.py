@@ -33,3 +33,15 @@ def test_draws_a_png_with_labelled_axes(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(accuracies.lines[0].get_xdata()) == 8
     monkeypatch.undo()
     pyplot.close(kept[0])
+
+
+def test_the_accuracy_before_the_first_step_is_drawn_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    kept = []
+    monkeypatch.setattr(pyplot, "close", kept.append)
+    draw([{"step": 0, "accuracy": 0.3}, {"step": 1, "reward": 1.0, "accuracy": None}], tmp_path / "run.png")
+    rewards, accuracies = kept[0].axes
+    assert list(rewards.lines[0].get_xdata()) == [1]
+    assert list(accuracies.lines[0].get_xdata()) == [0]
+    monkeypatch.undo()
+    pyplot.close(kept[0])
