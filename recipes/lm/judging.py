@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gangflow.errors import GangflowError
+from gangflow.recipes.lm import wire
 from gangflow.recipes.services.asking import Asking, ServiceFailed
-from gangflow.recipes.services.packing import floats, pack_whole
+from gangflow.recipes.services.packing import floats
 
 SCORED: Final = 1_024
 """Answers in one request to the verifier."""
@@ -77,7 +78,7 @@ class Judges:
     ) -> list[list[float]]:
         """Log-probabilities of each answer's tokens under the reference. WrongReference when ref holds other weights."""
         bodies = [
-            _sequences(prompts[low : low + WEIGHED], answers[low : low + WEIGHED], temperature)
+            {**wire.sequences(prompts[low : low + WEIGHED], answers[low : low + WEIGHED]), "temperature": temperature}
             for low in range(0, len(prompts), WEIGHED)
         ]
         flat: list[float] = []
@@ -88,11 +89,7 @@ class Judges:
         wanted = sum(len(answer) for answer in answers)
         if len(flat) != wanted:
             raise ServiceFailed(f"ref weighed {len(flat)} tokens of {wanted}")
-        found, at = [], 0
-        for answer in answers:
-            found.append(flat[at : at + len(answer)])
-            at += len(answer)
-        return found
+        return wire.by_answer(flat, answers)
 
     def _all(self, member: str, path: str, bodies: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """One request each, at the same time, the n-th beginning with the member's n-th replica."""
@@ -100,13 +97,3 @@ class Judges:
             return [self._asking.ask(member, path, bodies[0])]
         asked = [self._threads.submit(self._asking.ask, member, path, body, first=n) for n, body in enumerate(bodies)]
         return [answer.result() for answer in asked]
-
-
-def _sequences(prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], temperature: float) -> dict[str, Any]:
-    """The body of the reference's /logprobs."""
-    return {
-        "tokens": pack_whole(token for parts in zip(prompts, answers, strict=True) for part in parts for token in part),
-        "lengths": [len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True)],
-        "starts": [len(prompt) for prompt in prompts],
-        "temperature": temperature,
-    }

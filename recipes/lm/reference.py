@@ -17,9 +17,10 @@ import torch
 
 from gangflow.member.identity import Identity
 from gangflow.recipes.lm import model as models
+from gangflow.recipes.lm import wire
 from gangflow.recipes.lm.batch import pack
 from gangflow.recipes.lm.claim import MODEL
-from gangflow.recipes.services.packing import pack_floats, whole
+from gangflow.recipes.services.packing import pack_floats
 from gangflow.recipes.services.serving import Answer, serve
 
 
@@ -30,7 +31,7 @@ def judge(model: Any, policy: str, *, micro_batch: int) -> Answer:
     vocabulary = int(model.config.vocab_size)
 
     def logprobs(asked: dict[str, Any]) -> dict[str, Any]:
-        prompts, answers = _sequences(asked, vocabulary)
+        prompts, answers = wire.read(asked, vocabulary)
         temperature = float(asked["temperature"])
         if not temperature > 0:
             raise ValueError(f"temperature: above 0, not {temperature!r}")
@@ -43,24 +44,6 @@ def judge(model: Any, policy: str, *, micro_batch: int) -> Answer:
         return {"logprobs": pack_floats(found), "policy": policy}
 
     return logprobs
-
-
-def _sequences(asked: dict[str, Any], vocabulary: int) -> tuple[list[list[int]], list[list[int]]]:
-    tokens, lengths, starts = whole(asked["tokens"]), asked["lengths"], asked["starts"]
-    if not isinstance(lengths, list) or not isinstance(starts, list) or len(lengths) != len(starts):
-        raise ValueError("expected as many lengths as starts, in two lists")
-    if not all(isinstance(n, int) and isinstance(s, int) and 1 <= s < n for n, s in zip(lengths, starts, strict=True)):
-        raise ValueError("each sequence has at least one token of prompt and one of answer: 1 ≤ start < length")
-    if sum(lengths) != len(tokens):
-        raise ValueError(f"{len(tokens)} tokens, but lengths of {sum(lengths)}")
-    if tokens and not 0 <= min(tokens) <= max(tokens) < vocabulary:
-        raise ValueError(f"tokens: from 0 to {vocabulary - 1}, got {min(tokens)} … {max(tokens)}")
-    prompts, answers, at = [], [], 0
-    for length, start in zip(lengths, starts, strict=True):
-        prompts.append(tokens[at : at + start])
-        answers.append(tokens[at + start : at + length])
-        at += length
-    return prompts, answers
 
 
 def load(folder: str, *, device: str, dtype: str) -> Any:

@@ -129,8 +129,8 @@ class Alone:
         return told
 
     def measure(self) -> dict[str, Any]:
-        """Score and quality of a reply to each held-out prompt, always drawn with the same seed."""
-        made = self.replies(self.data.held_out[: self.config.evaluate_prompts], 1, 0)
+        """Score and quality of replies to held-out prompts, always drawn with the same seed."""
+        made = self.replies(self.data.held_out[: self.config.evaluate_prompts], self.config.evaluate_samples, 0)
         raw = self.judge.scores(pack(made.prompts, made.replies)).tolist()
         scores, qualities = final_scores(raw, made.finished, self.config), self.qualities(made)
         return {

@@ -143,6 +143,8 @@ class Config(Spec):
     """Steps between measurements on held-out prompts."""
     evaluate_prompts: Count = 200
     """Held-out prompts at most that are measured."""
+    evaluate_samples: Count = 4
+    """Replies to each of them, drawn with the same seeds each time."""
     max_drift: Positive = 1e-3
     """Largest |trainer − engine| log-probability of a token that is still rounding; more fails the run."""
     probe_tolerance: Positive = 1e-4

@@ -240,11 +240,12 @@ class Sampler:
         ]
 
     def measure(self, problems: Sequence[Problem]) -> dict[str, Any]:
-        """Score and quality of one sampled reply to each of these prompts, always drawn with the same seeds."""
-        made = self.replies(problems, 1, -len(problems), None)
+        """Score and quality of sampled replies to these prompts, always drawn with the same seeds; the first few of them."""
+        made = self.replies(problems, self._config.evaluate_samples, -len(problems), None)
         scores = final_scores(self._judges.scores(made.prompts, made.replies), made.finished, self._config)
         qualities = self.qualities(made)
-        examples = [[made.texts[n], self._texts.text(made.replies[n])] for n in range(min(3, len(made.texts)))]
+        shown = range(0, len(made.texts), self._config.evaluate_samples)[:3]
+        examples = [[made.texts[n], self._texts.text(made.replies[n])] for n in shown]
         return {
             "held_out_reward": round(sum(scores) / len(scores), 5),
             "held_out_quality": round(sum(qualities) / len(qualities), 5) if qualities else None,

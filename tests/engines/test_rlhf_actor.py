@@ -214,7 +214,7 @@ def test_a_run_ends_with_its_result_and_a_line_for_each_step(worlds: Callable[..
 def test_a_killed_actor_goes_on_with_the_critic_from_their_checkpoint(
     worlds: Callable[..., World], unbroken: End, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario 43. In step 3, or while the checkpoint after it is saved: the newest is the one after step 2."""
+    """In step 3, or while the checkpoint after it is saved: the newest is the one after step 2."""
     world = worlds()
     trainer = world.trainer()
 
@@ -298,7 +298,7 @@ def test_a_service_that_stays_away_ends_the_run_and_nothing_is_learned_from_it(w
     world = worlds(patience=500)
     trainer = world.trainer()
     world.unanswered = lambda ask: world.services["reward"].stop()
-    with pytest.raises(ServiceFailed, match="reward did not answer for 0.5 s"):
+    with pytest.raises(ServiceFailed, match=r"reward did not answer for 0\.5 s"):
         world.run(trainer)
     assert trainer.policy.step == 0
     assert world.critic is not None

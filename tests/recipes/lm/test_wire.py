@@ -1,0 +1,54 @@
+"""Prompts and answers in a request to a service."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gangflow.recipes.lm import wire
+from gangflow.recipes.services.packing import pack_whole
+
+PROMPTS = [[5, 6, 7], [8], [9, 10]]
+ANSWERS = [[20, 1], [21, 22, 1], [1]]
+
+
+def test_sequences_arrive_as_they_were() -> None:
+    sent = json.loads(json.dumps(wire.sequences(PROMPTS, ANSWERS)))
+    assert wire.read(sent, 128) == (PROMPTS, ANSWERS)
+
+
+def test_numbers_come_back_answer_by_answer() -> None:
+    flat = [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]
+    assert wire.by_answer(flat, ANSWERS) == [[0.5, 1.5], [2.5, 3.5, 4.5], [5.5]]
+    for wrong in (flat[:-1], [*flat, 6.5]):
+        with pytest.raises(ValueError, match="numbers for 6 tokens"):
+            wire.by_answer(wrong, ANSWERS)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tokens": 7}, "packed numbers are a text"),
+        ({"tokens": "%"}, "not packed numbers"),
+        ({"lengths": [5, 4]}, "as many lengths as starts"),
+        ({"lengths": 5}, "as many lengths as starts"),
+        ({"lengths": [], "starts": []}, "at least one"),
+        ({"starts": [0, 1, 2]}, "1 ≤ start < length"),
+        ({"starts": [5, 1, 2]}, "1 ≤ start < length"),
+        ({"starts": ["3", 1, 2]}, "1 ≤ start < length"),
+        ({"lengths": [5, 4, 4]}, "12 tokens, but lengths of 13"),
+        ({"tokens": pack_whole([-1, *range(1, 12)])}, "from 0 to 127, got -1 … 11"),
+        ({"tokens": pack_whole([128, *range(1, 12)])}, "from 0 to 127, got 1 … 128"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_what_was_expected(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=r".") as refused:
+        wire.read({**wire.sequences(PROMPTS, ANSWERS), **change}, 128)
+    assert message in str(refused.value)
+
+
+def test_what_is_left_out_is_named() -> None:
+    with pytest.raises(KeyError, match="starts"):
+        wire.read({"tokens": "", "lengths": []}, 128)
