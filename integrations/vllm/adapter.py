@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from gangflow.channel import Head, WeightsId
 from gangflow.coordinators.engine import EngineFenced, EngineRefused, PauseMode
@@ -30,6 +30,8 @@ from gangflow.integrations.vllm.capabilities import (
 )
 from gangflow.integrations.vllm.http import Http, Reply
 from gangflow.integrations.vllm.transport import Transports
+
+T = TypeVar("T")
 
 RESET_TRIES: Final = 5
 """A cache of which blocks are still held (an offload on its way) cannot be reset: it is tried again."""
@@ -73,7 +75,7 @@ class VllmEngine:
             able = await self._capabilities()
             ask = self._score if params.get("score") else self._sample
             rest = {name: value for name, value in params.items() if name != "score"}
-            return list(await asyncio.gather(*(ask(able, given, rest) for given in prompts)))
+            return await _together(*(ask(able, given, rest) for given in prompts))
 
     async def pause(self, mode: PauseMode, timeout_s: float) -> None:
         async with self._calls.deadline("pause", timeout_s):
@@ -113,7 +115,7 @@ class VllmEngine:
             marker = f"loading {head.weights.label()} under term {self._term}"
             await self._set_version(marker)
             await transport.carry(self._calls, head)
-            await asyncio.gather(self._reset_cache(able), self._still_mine(marker))
+            await _together(self._reset_cache(able), self._still_mine(marker))
             await self._set_version(head.weights.label())
             found = await self._version()
             if found != head.weights:
@@ -234,6 +236,17 @@ class VllmEngine:
         if found.failure is not None:
             raise EngineRefused(f"{path}: {found.message}", self._loaded)
         return found.outputs[0]
+
+
+async def _together(*work: Coroutine[Any, Any, T]) -> list[T]:
+    """All of it at once; with the first failure the rest is given up, and has ended."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class VllmEngines:

@@ -48,8 +48,11 @@ class AioHttp:
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
 
     async def request(self, method: str, url: str, content: bytes | None = None) -> Reply:
+        if self._closed:
+            raise Unreached("the connections were closed here")
         if self._session is None:
             self._session = _session()
         headers = {} if content is None else {"Content-Type": "application/json"}
@@ -66,6 +69,7 @@ class AioHttp:
             raise Unreached(_story(error)) from error
 
     async def close(self) -> None:
+        self._closed = True
         session, self._session = self._session, None
         if session is not None:
             await session.close()

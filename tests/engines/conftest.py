@@ -7,13 +7,20 @@ when it is first asked for, and ended by its pid at the end of the session.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from gangflow.integrations.vllm.adapter import VllmEngine
+from gangflow.integrations.vllm.transport import PathTransport
+from gangflow.integrations.vllm.wire import VllmWire
 from tests.engines import servers
 from tests.engines.servers import Nursery, Server
+
+if TYPE_CHECKING:
+    from tests.engines.versions import Trainer
 
 if importlib.util.find_spec("torch") is None:
     # Without torch nothing here can be imported: a bare `pytest` of the small environment goes by.
@@ -101,3 +108,27 @@ def plain_engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         yield server
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def trainer(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    """Publishes versions of the tiny model."""
+    from tests.engines.versions import Trainer
+
+    return Trainer(tiny_model, tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture
+async def rollout(engine_url: str) -> AsyncIterator[VllmEngine]:
+    """A coordinator's side of the shared server."""
+    made = VllmEngine(engine_url, 1, 1, PathTransport())
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def wire() -> AsyncIterator[VllmWire]:
+    """The SDK's side of any server."""
+    made = VllmWire()
+    yield made
+    await made.close()

@@ -293,6 +293,16 @@ async def test_abort_ends_what_runs_and_leaves_admission_as_it_is(
     assert (await sampling(engine))["versions"] == [[1, 0, 6]]
 
 
+async def test_of_several_samples_all_have_ended_when_one_failed(
+    server: FakeVllm, engine: VllmEngine, publish: Publish
+) -> None:
+    await pushed(engine, publish(1))
+    server.hold_prompt = [9]
+    with pytest.raises(EngineRefused, match="out of vocabulary"):
+        await engine.generate([[9], [500], [9]], {"max_tokens": 2}, T)
+    assert (server.left, server.running) == (2, [])
+
+
 async def test_the_prefix_cache_of_the_old_weights_is_gone(server: FakeVllm, engine: VllmEngine, publish: Publish) -> None:
     old, new = publish(1), publish(2)
     await pushed(engine, old)

@@ -129,6 +129,12 @@ async def test_what_speaks_no_http_is_unreached(http: AioHttp) -> None:
             await send(http, "GET", url)
 
 
+async def test_what_was_closed_stays_closed(http: AioHttp) -> None:
+    await http.close()
+    with pytest.raises(Unreached, match="closed here"):
+        await send(http, "GET", "http://127.0.0.1:9")
+
+
 async def test_a_request_that_is_given_up_closes_its_connection(http: AioHttp) -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
