@@ -18,20 +18,25 @@ COPY_TIMEOUT: Final = "1h"
 MAKE_TIMEOUT: Final = "10m"
 
 
-def made(module: str, python: str) -> Claim:
+def made(module: str, python: str, *others: str) -> Claim:
     """A model that `python -m MODULE FOLDER` makes, once for all groups of this user; a group's claim.
 
-    A cached one is used again as long as the module, and all that lies beside this one (the pieces that it is made with, the
-    problems that it learns from), are the same. The module itself is not imported here.
+    A cached one is used again as long as the module, the others that it is made with, and all that lies beside this one (the
+    pieces of language-model recipes, the problems) are the same. None of them is imported here.
     """
-    found = find_spec(module)
-    if found is None or found.origin is None:
-        raise ModuleNotFoundError(f"no module {module}")
-    pieces = [Path(found.origin), *sorted(Path(__file__).parent.glob("*.py")), *sorted(Path(__file__).parent.glob("data/*"))]
+    here = Path(__file__).parent
+    pieces = [*map(_file_of, (module, *others)), *sorted(here.glob("*.py")), *sorted(here.glob("data/*"))]
     text = hashlib.sha256("".join(hashlib.sha256(piece.read_bytes()).hexdigest() for piece in pieces).encode()).hexdigest()
     key = f"{module.rpartition('.')[2]}-{text[:12]}"
     parameters = {"script": str(SCRIPT), "python": python, "make": module, "key": key}
     return Claim(MODEL, provider="command", timeout=MAKE_TIMEOUT, parameters=parameters)
+
+
+def _file_of(module: str) -> Path:
+    found = find_spec(module)
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError(f"no module {module}")
+    return Path(found.origin)
 
 
 def in_place(folder: str) -> Claim:

@@ -31,6 +31,8 @@ SERVED: Final = "policy"
 RENDEZVOUS: Final = "rendezvous"
 """The port where ranks meet."""
 MAKER: Final = "gangflow.recipes.rlhf_ppo.clerk"
+TASK: Final = "gangflow.recipes.rlhf_ppo.task"
+"""What the maker's model learns to say."""
 
 
 def build(config: Config) -> CoStartGroup:
@@ -179,7 +181,7 @@ def _torchrun(config: Config, program: str, procs: int, *options: str) -> list[s
 
 def _of_group(config: Config) -> list[Claim]:
     if config.model == CLERK:
-        return [claim.made(MAKER, config.python)]
+        return [claim.made(MAKER, config.python, TASK)]
     return [] if config.model_sha256 else [claim.in_place(config.model)]
 
 
