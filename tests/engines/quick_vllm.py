@@ -20,6 +20,8 @@ import signal
 import socket
 import sys
 import threading
+from multiprocessing import popen_fork, util
+from typing import ClassVar
 
 NEEDED = (
     "vllm.entrypoints.cli.main",
@@ -33,12 +35,43 @@ NEEDED = (
 )
 
 
+class Forked(popen_fork.Popen):  # type: ignore[misc]
+    """A forked child that holds no end of its ancestors' pipes.
+
+    A parent sees a child's end by a pipe of which only the child has the other end. Whatever the child forks would have it too,
+    and a server would not notice that its engine core is dead as long as the worker lives; a spawned worker has no such thing.
+    """
+
+    _of_ancestors: ClassVar[list[int]] = []
+
+    def _launch(self, process_obj: multiprocessing.process.BaseProcess) -> None:
+        parent_r, child_w = os.pipe()
+        child_r, parent_w = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                for fd in (parent_r, parent_w, *self._of_ancestors):
+                    os.close(fd)
+                self._of_ancestors[:] = [child_w]
+                code = process_obj._bootstrap(parent_sentinel=child_r)
+            finally:
+                os._exit(code)
+        os.close(child_w)
+        os.close(child_r)
+        self.finalizer = util.Finalize(self, util.close_fds, (parent_r, parent_w))
+        self.sentinel = parent_r
+
+
 def import_all() -> None:
     """What a server, its engine core and its worker import, and fork as the way to start them."""
     import vllm.utils.system_utils as system
 
+    context = multiprocessing.get_context("fork")
+    context.Process._Popen = staticmethod(Forked)  # type: ignore[method-assign]
+
     def forking() -> multiprocessing.context.ForkContext:
-        return multiprocessing.get_context("fork")
+        return context
 
     # The CPU platform insists on spawn, as OpenMP does not survive a fork once it runs: nothing is computed before these forks.
     system.get_mp_context = forking
@@ -54,6 +87,8 @@ def let_go_of_the_port() -> None:
     """A spawned child has no copy of the server's socket, so that the port is free as soon as the server is gone."""
     for name in os.listdir("/proc/self/fd"):
         try:
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
             # On a copy: closing the socket object here must not close a number that Python still counts on.
             with socket.socket(fileno=os.dup(int(name))) as found:
                 serves = found.family in (socket.AF_INET, socket.AF_INET6) and found.getsockname()[1] and not _peer(found)
