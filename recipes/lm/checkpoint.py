@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -31,32 +31,21 @@ def save(folder: Path, model: Any, optimizer: Any, progress: Mapping[str, Any]) 
     OSError on every rank when the disk is full for one of them; what was written is removed.
     """
     part = folder.with_name(f".{folder.name}")
-    leads, several = _leads(), _several()
-    if leads:
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-    _together()
+    several = _several()
+    _leader_does(lambda: _begin(part))
     weights, moments = get_state_dict(model, optimizer)
     state = {"layout": LAYOUT, "model": weights, "optimizer": moments, "progress": dict(progress), **_random()}
     try:
         with _alone_is_meant():
             dcp.save(state, checkpoint_id=str(part), no_dist=not several)
     except CheckpointException as broken:
-        _together()
-        if leads:
-            shutil.rmtree(part, ignore_errors=True)
+        _leader_does(lambda: shutil.rmtree(part, ignore_errors=True))
         for failure in broken.failures.values():
             error = failure[0] if isinstance(failure, tuple) else failure
             if is_full(error) or "No space left" in str(error):
                 raise OSError(28, f"no room for {folder}") from broken
         raise
-    except BaseException:
-        if leads:
-            shutil.rmtree(part, ignore_errors=True)
-        raise
-    if leads:
-        part.rename(folder)
-    _together()
+    _leader_does(lambda: part.rename(folder))
 
 
 def load(folder: Path, model: Any, optimizer: Any, progress: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,14 +87,24 @@ def _alone_is_meant() -> Iterator[None]:
         yield
 
 
+def _begin(part: Path) -> None:
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+
+
+def _leader_does(act: Callable[[], object]) -> None:
+    """What one rank does for all; its OSError is raised on every rank, so that they go on, or do not, together."""
+    failed: list[OSError | None] = [None]
+    if not _several() or dist.get_rank() == 0:
+        try:
+            act()
+        except OSError as error:
+            failed[0] = OSError(error.errno, str(error))
+    if _several():
+        dist.broadcast_object_list(failed, src=0, device=torch.device("cpu"))
+    if failed[0] is not None:
+        raise failed[0]
+
+
 def _several() -> bool:
     return bool(dist.is_initialized())
-
-
-def _leads() -> bool:
-    return not _several() or dist.get_rank() == 0
-
-
-def _together() -> None:
-    if _several():
-        dist.barrier()

@@ -60,6 +60,16 @@ def test_two_ranks_do_what_one_does(tiny_model: Path, tmp_path: Path, mode: dict
     _same_weights(one / "weights-1-4", two / "weights-2-4")
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_no_room_for_one_rank_is_no_room_for_all(tiny_model: Path, tmp_path: Path, rank: int) -> None:
+    """The leader may try again; the other ranks are still with it, and nothing half-written is left."""
+    done = _run(2, tiny_model, tmp_path, full=rank)
+    assert done.returncode == 0, done.stdout
+    told = _told(tmp_path, 2)
+    assert (told["refused"], told["steps"]) == (1, 2)
+    assert (tmp_path / "saved/.metadata").exists()
+
+
 def test_a_dead_rank_ends_the_job(tiny_model: Path, tmp_path: Path) -> None:
     """Nobody waits for it for ever; nothing was saved that the dead one had no part in."""
     done = _run(2, tiny_model, tmp_path, sharding="replicate", die=1)
