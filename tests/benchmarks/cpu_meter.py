@@ -85,11 +85,15 @@ class Meter:
         self._looks.append((time.time_ns() / 1e6, total))
 
     def _find(self) -> None:
-        for process in psutil.process_iter():
-            if process.pid == os.getpid() or process in self._known or not self._ours(process):
-                continue
-            for each in (process, *_children(process)):
-                self._known.setdefault(each, _kind(each))
+        there = {process.pid: process for process in psutil.process_iter(["ppid"]) if process.pid != os.getpid()}
+        ours = {pid for pid, process in there.items() if process in self._known or self._ours(process)}
+        grown = True
+        while grown:
+            children = {pid for pid, process in there.items() if process.info["ppid"] in ours} - ours
+            ours |= children
+            grown = bool(children)
+        for pid in ours:
+            self._known.setdefault(there[pid], _kind(there[pid]))
 
     def _ours(self, process: psutil.Process) -> bool:
         word = str(self.folder)
@@ -97,13 +101,6 @@ class Meter:
             return any(word in part for part in process.cmdline()) or any(word in value for value in process.environ().values())
         except psutil.Error:
             return False
-
-
-def _children(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return process.children(recursive=True)
-    except psutil.Error:
-        return []
 
 
 def _kind(process: psutil.Process) -> str:
