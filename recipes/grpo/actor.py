@@ -25,10 +25,10 @@ from gangflow.member.samples import PromptSamples
 from gangflow.recipes.grpo import exchange, task
 from gangflow.recipes.grpo.build import CLAIM, WRONG_POLICY
 from gangflow.recipes.grpo.config import Config
-from gangflow.recipes.services.run_folder import RunFolder
 from gangflow.recipes.grpo.judges import Judges, WrongReference
 from gangflow.recipes.grpo.learner import Batch, EngineDrift, Learner, StepReport, accuracy
 from gangflow.recipes.grpo.policy import Policy
+from gangflow.recipes.services.run_folder import RunFolder
 
 RESULT: Final = "result"
 """The group's key-value that holds what the run ended with."""
