@@ -12,6 +12,8 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from gangflow.recipes.lm.interpreter import trainers_python
+from gangflow.recipes.rlhf_ppo.adaptive_kl import LARGEST_ERROR
+from gangflow.recipes.services.serving import LONGEST_BODY
 from gangflow.specs.base import Name, Spec, Text, Whole, Word, check
 from gangflow.specs.faults import Fault
 from gangflow.specs.quantity import Cpu, Duration, Memory
@@ -28,6 +30,9 @@ _OF_THE_GROUP = (
     *("pack_actor", "ref_replicas", "reward_replicas"),
     *(f"{member}_{kind}" for member in ("actor", "critic", "rollout", "ref", "reward") for kind in ("cpu", "mem")),
 )
+
+_OF_A_REQUEST: Final = 32
+"""Bytes at most of what else a request says of each reply."""
 
 Count = Annotated[Whole, Field(ge=1)]
 Natural = Annotated[Whole, Field(ge=0)]
@@ -232,6 +237,11 @@ class Config(Spec):
         """Replies of a step."""
         return self.prompts * self.samples
 
+    @property
+    def update_bytes(self) -> int:
+        """Of the largest request for an update of the critic: its tokens, and two numbers for each of a reply, as base64."""
+        return self.batch * (self.max_prompt_tokens + 3 * self.max_tokens) * 4 * 4 // 3 + _OF_A_REQUEST * self.batch
+
     def for_programs(self) -> str:
         """As JSON, without what only shapes the group."""
         return self.model_dump_json(exclude=set(_OF_THE_GROUP))
@@ -264,11 +274,33 @@ def _faults(config: Config) -> Iterator[Fault]:
         yield Fault(("reward_base",), config.reward_base, "none beside `reward_model`, which is not trained any more")
     if config.data != COUNTER and not config.data.startswith("/"):
         yield Fault(("data",), config.data, f"`{COUNTER}`, or the absolute path of a file of preference pairs", COUNTER)
+    if config.model == CLERK and config.data == COUNTER and config.split_seed:
+        expected = f"0 with the model `{CLERK}`, which has learned to talk by the prompts that are trained on with 0"
+        yield Fault(("split_seed",), config.split_seed, expected)
+    if config.min_learning_rate > config.learning_rate:
+        yield Fault(("min_learning_rate",), config.min_learning_rate, f"at most `learning_rate`, {config.learning_rate}")
+    if config.request_timeout >= config.hang_timeout:
+        expected = f"less than `hang_timeout`, {config.hang_timeout / 1_000:g} s: an actor that waits for an answer is silent"
+        yield Fault(("request_timeout",), config.request_timeout, expected)
+    if config.kl_target:
+        yield from _faults_of_steering(config)
+    if config.update_bytes > LONGEST_BODY:
+        expected = f"less in a step: the critic's update may have {config.update_bytes} bytes, and takes {LONGEST_BODY}"
+        yield Fault(("prompts",), config.prompts, expected)
     if config.batch % config.ranks:
         yield Fault(("prompts",), config.prompts, f"`prompts` × `samples` divisible by the {config.ranks} ranks of the actor")
     if config.batch < 2:
         yield Fault(("prompts",), config.prompts, "two replies a step at least: advantages are relative to each other")
     yield from _faults_of_devices(config)
+
+
+def _faults_of_steering(config: Config) -> Iterator[Fault]:
+    if not config.kl_weight:
+        yield Fault(("kl_weight",), config.kl_weight, "more than 0 with a `kl_target`: 0 stays 0, by whatever it is multiplied")
+    least = LARGEST_ERROR * config.batch
+    if config.kl_horizon <= least:
+        expected = f"more than {LARGEST_ERROR:g} × `prompts` × `samples`, {least:g}: one step may not turn the penalty's sign"
+        yield Fault(("kl_horizon",), config.kl_horizon, expected)
 
 
 def _faults_of_devices(config: Config) -> Iterator[Fault]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ class RlhfJudges(Judges):
         return report
 
     def scores(self, prompts: Sequence[Sequence[int]], replies: Sequence[Sequence[int]]) -> list[float]:
-        """Of each reply. ServiceFailed when nobody answers in time: never a score of 0. WrongReward for another model's."""
+        """Of each reply. ServiceFailed without an answer in time, or for what is no number. WrongReward for another model's."""
         bodies = [
             {"sequences": wire.sequences(prompts[low : low + WEIGHED], replies[low : low + WEIGHED])}
             for low in range(0, len(prompts), WEIGHED)
@@ -45,6 +46,9 @@ class RlhfJudges(Judges):
             found += floats(part["scores"])
         if len(found) != len(prompts):
             raise ServiceFailed(f"reward scored {len(found)} replies of {len(prompts)}")
+        for number, score in enumerate(found):
+            if not math.isfinite(score):  # Cut off like others, it would become the best of all.
+                raise ServiceFailed(f"reward scored reply {number} of {len(found)} as {score}: expected a finite number")
         return found
 
     def _check(self, model: str) -> None:

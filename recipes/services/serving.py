@@ -12,14 +12,15 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Final
 
 from gangflow.member.identity import Identity
 
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 """From the request's JSON to the answer's. A ValueError (or KeyError) becomes status 400 with its text."""
 
-LONGEST_BODY = 64 * 2**20
+LONGEST_BODY: Final = 512 * 2**20
+"""Bytes of a request: a step of thousands of long replies goes to a critic as a whole."""
 
 
 class JsonServer(ThreadingHTTPServer):

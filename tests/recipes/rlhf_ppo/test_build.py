@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from gangflow.errors import Problem, SpecError
+from gangflow.recipes.lm import wire
 from gangflow.recipes.rlhf_ppo.build import CKPT, PORT, WRONG_POLICY, Config, build
 from gangflow.recipes.rlhf_ppo.config import VARIABLE
+from gangflow.recipes.services.packing import pack_floats
 from gangflow.specs.member import Job, ReplicaSet
 from gangflow.specs.overrides import apply
 
@@ -115,6 +117,12 @@ def test_the_programs_get_what_the_configuration_says() -> None:
         ({"device": "gpu", "critic_procs": 16}, "critic_procs", "at most `gpus_per_host`, 8"),
         ({"device": "gpu", "tensor_parallel": 12}, "tensor_parallel", "at most `gpus_per_host`, 8, or a multiple"),
         ({"clip": 1.5}, "clip", "less than 1"),
+        ({"split_seed": 1}, "split_seed", "0 with the model `clerk`"),
+        ({"min_learning_rate": 1.0}, "min_learning_rate", "at most `learning_rate`, 0.0002"),
+        ({"request_timeout": "2m"}, "request_timeout", "less than `hang_timeout`, 120 s"),
+        ({"kl_weight": 0}, "kl_weight", "more than 0 with a `kl_target`"),
+        ({"prompts": 5_000}, "kl_horizon", "more than 0.2 × `prompts` × `samples`, 2000"),
+        ({"prompts": 500_000, "kl_target": 0}, "prompts", "less in a step"),
         ({"sed": 1}, "sed", ""),
     ],
 )
@@ -122,6 +130,14 @@ def test_a_wrong_setting_is_told_with_what_was_expected(settings: dict[str, Any]
     problem = _problem(**settings)
     assert problem.path == path
     assert expected in problem.expected
+
+
+def test_the_largest_update_of_a_critic_is_not_larger_than_is_foreseen() -> None:
+    config = Config(prompts=16, max_prompt_tokens=50, max_tokens=70)
+    tokens, numbers = [2**31 - 1] * 50, pack_floats([1.0] * 70 * config.batch)
+    sequences = wire.sequences([tokens] * config.batch, [[1] * 70] * config.batch)
+    asked = {"step": 10**6, "sequences": sequences, "values": numbers, "returns": numbers, "actor": 1_000}
+    assert 0.9 * config.update_bytes < len(json.dumps(asked)) <= config.update_bytes
 
 
 def test_a_slip_names_the_nearest() -> None:
