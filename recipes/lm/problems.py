@@ -53,7 +53,7 @@ def load(name: str) -> tuple[Problem, ...]:
     """A shipped set by its name, or the file of an absolute path. BadProblems names the line and what is wrong with it."""
     path = Path(name) if name.startswith("/") else SHIPPED / f"{name}.jsonl"
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = json_lines(path)
     except FileNotFoundError:
         there = sorted(file.stem for file in SHIPPED.glob("*.jsonl"))
         near = difflib.get_close_matches(name, there, 1)
@@ -73,6 +73,12 @@ def load(name: str) -> tuple[Problem, ...]:
     if len({problem.held_out is None for problem in problems}) > 1:
         raise BadProblems(f"{path}: `split` in some lines only; say it in all or in none")
     return problems
+
+
+def json_lines(path: Path) -> list[str]:
+    """A file's lines, which may have what Unicode takes for the end of one (U+2028, say). OSError, UnicodeDecodeError."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return lines if lines[-1] else lines[:-1]
 
 
 def split(problems: Sequence[Problem], seed: int = 0) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gangflow.errors import GangflowError
-from gangflow.recipes.lm.problems import Problem
+from gangflow.recipes.lm.problems import Problem, json_lines
 from gangflow.recipes.rlhf_ppo import task
 from gangflow.recipes.rlhf_ppo.config import COUNTER, Config
 from gangflow.recipes.rlhf_ppo.task import Pair
@@ -81,7 +81,7 @@ def _prompts(texts: tuple[str, ...], first: int) -> tuple[Problem, ...]:
 
 def _read(path: Path) -> list[Pair]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = json_lines(path)
     except (OSError, UnicodeDecodeError) as broken:
         raise BadPreferences(f"{path}: {broken}") from broken
     return [_pair(f"{path}:{number + 1}", line) for number, line in enumerate(lines)]

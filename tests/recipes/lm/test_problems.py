@@ -102,3 +102,9 @@ def test_both_parts_have_problems(tmp_path: Path) -> None:
 def test_an_answer_is_worth_its_characters_and_being_right(text: str, worth: float) -> None:
     assert reward("nus", text) == pytest.approx(worth)
     assert exact("nus", text) == (worth == BEST_REWARD)
+
+
+def test_a_text_may_have_what_unicode_takes_for_the_end_of_a_line(tmp_path: Path) -> None:
+    said = "one\u2028two\x85three"
+    name = _file(tmp_path, json.dumps({"prompt": said, "answer": "a"}, ensure_ascii=False))
+    assert [problem.prompt for problem in load(name)] == [said]

@@ -70,3 +70,10 @@ def test_a_file_that_is_not_there_or_has_too_little_is_refused(tmp_path: Path) -
         load(Config(data=str(tmp_path / "no-such.jsonl")))
     with pytest.raises(BadPreferences, match="1 different prompts"):
         load(Config(data=_file(tmp_path, _pair("p", 1), _pair("p", 2))))
+
+
+def test_a_text_may_have_what_unicode_takes_for_the_end_of_a_line(tmp_path: Path) -> None:
+    said = "one\u2028two\x85three"
+    lines = (json.dumps({"prompt": f"p{n}", "chosen": said, "rejected": "no"}, ensure_ascii=False) for n in range(3))
+    data = load(Config(data=_file(tmp_path, *lines)))
+    assert {pair.chosen for pair in (*data.pairs, *data.held_out_pairs)} == {said}
