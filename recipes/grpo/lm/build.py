@@ -94,8 +94,10 @@ def cluster(config: LmConfig) -> ClusterSpec | None:
     """A machine split into virtual hosts that the group fills; None for GPUs, which are not to be pretended."""
     if config.device == "gpu":
         return None
-    cpu = max(config.actor_cpu + config.reward_cpu + config.ref_cpu, config.rollout_cpu) / 1_000
-    mem = max(config.actor_mem + config.reward_mem + config.ref_mem, config.rollout_mem)
+    judges_cpu = config.reward_replicas * config.reward_cpu + config.ref_replicas * config.ref_cpu
+    judges_mem = config.reward_replicas * config.reward_mem + config.ref_replicas * config.ref_mem
+    cpu = max(config.actor_cpu + judges_cpu, config.rollout_cpu) / 1_000
+    mem = max(config.actor_mem + judges_mem, config.rollout_mem)
     others = config.actor_tasks - 1 + max(config.max_rollouts or config.rollouts, config.rollouts)
     return ClusterSpec(name="virtual", hosts=[HostSpec(name=f"h[0-{others}]", cpu=cpu, mem=mem, gpus=0)])
 

@@ -57,7 +57,7 @@ def arguments(config: LmConfig, output_dir: str) -> dict[str, Any]:
         "beta": config.kl_weight,
         "vllm_importance_sampling_mode": "token_truncate",
         "vllm_importance_sampling_clip_max": config.importance_cap,
-        "bf16": config.device == "gpu",
+        "bf16": config.device == "gpu" and config.dtype == "bfloat16",
         "use_cpu": config.device == "cpu",
         "model_init_kwargs": {"dtype": "float32"},
         "gradient_checkpointing": config.checkpointing,

@@ -71,6 +71,15 @@ def test_a_preset_fills_its_machine(preset: str) -> None:
     assert len({task.host for task in actor}) == config.actor_tasks
 
 
+def test_all_judges_that_are_asked_for_fit_into_the_virtual_hosts() -> None:
+    config = Config(reward_replicas=8, ref_replicas=4)
+    spec = cluster(config)
+    assert spec is not None
+    with gangflow.testing.cluster(spec) as made:
+        made.launch(build(config))
+        assert made.group().state == "RUNNING"
+
+
 @pytest.mark.parametrize("preset", MACHINES)
 def test_with_one_gpu_less_the_last_rollout_waits_and_says_for_what(preset: str) -> None:
     config = Config(**PRESETS[preset])

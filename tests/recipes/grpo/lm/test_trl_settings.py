@@ -62,6 +62,10 @@ def test_a_schedule_ends_at_its_minimum(schedule: Any, name: str, more: dict[str
 
 
 def test_what_computes_in_what() -> None:
-    assert [arguments(_config(device=device), "x")[key] for device in ("cpu", "gpu") for key in ("use_cpu", "bf16")] == [
-        True, False, False, True,
-    ]  # fmt: skip
+    told = [
+        arguments(_config(device=device, dtype=dtype), "x")
+        for device, dtype in (("cpu", "float32"), ("cpu", "bfloat16"), ("gpu", "float32"), ("gpu", "bfloat16"))
+    ]
+    assert [each["use_cpu"] for each in told] == [True, True, False, False]
+    # As the engines: else what they sampled would be compared with another precision.
+    assert [each["bf16"] for each in told] == [False, False, False, True]
