@@ -58,6 +58,7 @@ class AsyncRollouts:
         *,
         chunk: int | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
+        oldest: int = 0,
     ) -> list[PromptSamples]:
         """Samples for each prompt, in the order of `prompts`; `Rollouts.generate` has the whole story.
 
@@ -72,8 +73,8 @@ class AsyncRollouts:
         self.books.published.max_staleness = facts.max_staleness
         numbered = (step, *self.books.number(step, len(prompts)))
         async with self._admitted(step, facts.max_staleness + 1):
-            await self._wait_for_quorum()
-            made = Round(self.books, self._follower.newest, prompts, samples_per_prompt, params, numbered, chunk)
+            await self._wait_for_quorum(oldest)
+            made = Round(self.books, self._follower.newest, prompts, samples_per_prompt, params, numbered, chunk, oldest)
             try:
                 await self._drive(made, timeout_s)
             except PolicyMismatch as error:
@@ -118,17 +119,17 @@ class AsyncRollouts:
         finally:
             self.books.leave(step)
 
-    async def _wait_for_quorum(self) -> None:
+    async def _wait_for_quorum(self, oldest: int) -> None:
         loop = asyncio.get_running_loop()
         limit = facts_of(self._follower.newest).quorum_timeout_s + rollouts.QUORUM_GRACE_S
         deadline = loop.time() + limit
         while True:
             left = deadline - loop.time()
             self._beat()
-            if await self._follower.wait(lambda picture: has_quorum(self.books, picture), max(0.0, min(left, BEAT_S))):
+            if await self._follower.wait(lambda picture: has_quorum(self.books, picture, oldest), max(0.0, min(left, BEAT_S))):
                 return
             if left <= 0:
-                raise no_quorum(self.books, self._follower.newest, limit)
+                raise no_quorum(self.books, self._follower.newest, limit, oldest)
 
     async def _drive(self, round_: Round, timeout_s: float) -> None:
         """Send what may fly, wait for an answer or for a change of the picture, repeat."""

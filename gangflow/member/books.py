@@ -78,12 +78,15 @@ class Books:
             ),
         )
 
-    def usable(self, picture: Picture, member: str) -> list[Endpoint]:
-        """Eligible by the coordinator's word, and by this actor's own newest weights, which it may not have seen yet."""
+    def usable(self, picture: Picture, member: str, oldest: int = 0) -> list[Endpoint]:
+        """Eligible by the coordinator's word, and by this actor's own newest weights, which it may not have seen yet.
+
+        Not those with a version before `oldest`: what they make could not be used.
+        """
         endpoints = picture.endpoints(member)
         if picture.coordinator is None:
             return [endpoint for endpoint in endpoints if endpoint.url]
-        return [endpoint for endpoint in endpoints if self.published.judge(endpoint.weights) == Verdict.USABLE]
+        return [endpoint for endpoint in endpoints if self.published.judge(endpoint.weights, oldest) == Verdict.USABLE]
 
     def note(self, flight: Flight, error: RequestFailed | None) -> None:
         """How a request ended, for the streaks."""

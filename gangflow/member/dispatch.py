@@ -73,6 +73,8 @@ class Dispatch:
     published: Published
     counters: Counters
     skip_budget: int
+    oldest: int = 0
+    """No sample of an older version is committed, though it be young enough for the newest."""
     results: dict[int, Committed] = field(default_factory=dict)
     skipped: dict[int, str] = field(default_factory=dict)
     _waiting: list[_Work] = field(default_factory=list)
@@ -187,7 +189,7 @@ class Dispatch:
 
     def _usable(self, flight: Flight, answer: Answer) -> bool:
         for weights in answer.weights:
-            verdict = self.published.judge(weights)
+            verdict = self.published.judge(weights, self.oldest)
             if verdict == Verdict.MISMATCH:
                 raise PolicyMismatch(
                     f"rollout[{flight.target.index}] made samples with weights {weights}; "

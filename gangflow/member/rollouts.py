@@ -71,13 +71,15 @@ class Rollouts:
         *,
         chunk: int | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
+        oldest: int = 0,
     ) -> list[PromptSamples]:
         """Samples for each prompt, in the order of `prompts`; a prompt that was skipped says why and has none.
 
         `prompts` and `params` are JSON for the rollout's program. With a `step` (the trainer's, from 0) the samples are
         committed to the ledger: once, also over restarts, and a step that is already in the restored checkpoint is refused with
         ValueError. Without one they are for looking only (an evaluation). `chunk`: prompts per request, by default spread so
-        that each eligible rollout gets two.
+        that each eligible rollout gets two. `oldest`: the first version whose samples are of use, for a step that is sampled
+        ahead: when it is trained on, the policy is newer than now, and `max_staleness` counts from there.
 
         Waits while fewer than `min_rollouts` are eligible, at most `quorum_timeout`: then NoQuorum. PolicyMismatch,
         DataBudgetSpent and InfraExhausted end it too; what is then neither committed nor skipped is counted as lost.
@@ -88,8 +90,8 @@ class Rollouts:
             return []
         numbered = (step, *self.books.number(step, len(prompts)))
         with self._admitted(step):
-            self._wait_for_quorum()
-            made = Round(self.books, self._follower.picture, prompts, samples_per_prompt, params, numbered, chunk)
+            self._wait_for_quorum(oldest)
+            made = Round(self.books, self._follower.picture, prompts, samples_per_prompt, params, numbered, chunk, oldest)
             try:
                 _Driver(self, made, timeout_s).run()
             except PolicyMismatch as error:
@@ -140,16 +142,16 @@ class Rollouts:
         finally:
             self.books.leave(step)
 
-    def _wait_for_quorum(self) -> None:
+    def _wait_for_quorum(self, oldest: int) -> None:
         limit = facts_of(self._follower.picture).quorum_timeout_s + QUORUM_GRACE_S
         deadline = self._clock() + limit
         while True:
             left = deadline - self._clock()
             self._beat()
-            if self._follower.wait(lambda picture: has_quorum(self.books, picture), max(0.0, min(left, BEAT_S))):
+            if self._follower.wait(lambda picture: has_quorum(self.books, picture, oldest), max(0.0, min(left, BEAT_S))):
                 return
             if left <= 0:
-                raise no_quorum(self.books, self._follower.picture, limit)
+                raise no_quorum(self.books, self._follower.picture, limit, oldest)
 
     def _http(self) -> Wire:
         with self._lock:

@@ -27,17 +27,20 @@ def facts_of(picture: Picture) -> CoordinatorFacts:
     return picture.coordinator or NO_COORDINATOR
 
 
-def has_quorum(books: Books, picture: Picture) -> bool:
+def has_quorum(books: Books, picture: Picture, oldest: int) -> bool:
     """Whether enough rollouts may be asked to begin."""
     facts = facts_of(picture)
-    return len(books.usable(picture, facts.rollout)) >= facts.min_rollouts
+    return len(books.usable(picture, facts.rollout, oldest)) >= facts.min_rollouts
 
 
-def no_quorum(books: Books, picture: Picture, limit: float) -> NoQuorum:
+def no_quorum(books: Books, picture: Picture, limit: float, oldest: int) -> NoQuorum:
     """Too few for too long, and why."""
     facts = facts_of(picture)
-    eligible = len(books.usable(picture, facts.rollout))
-    return NoQuorum(f"{eligible} rollouts are eligible, {facts.min_rollouts} are needed, for {limit:.0f} s: {story(picture)}")
+    eligible = len(books.usable(picture, facts.rollout, oldest))
+    wanted = f" with version {oldest} or newer" if oldest else ""
+    return NoQuorum(
+        f"{eligible} rollouts{wanted} are eligible, {facts.min_rollouts} are needed, for {limit:.0f} s: {story(picture)}"
+    )
 
 
 def story(picture: Picture) -> str:
@@ -61,18 +64,21 @@ class Round:
         params: Mapping[str, Any] | None,
         numbered: tuple[int | None, str, int],
         chunk: int | None,
+        oldest: int,
     ) -> None:
-        """`numbered`: the step, and the scope and first number that `Books.number` gave."""
+        """`numbered`: the step, and the scope and first number that `Books.number` gave. `oldest`: the first usable version."""
         self._books = books
         self._prompts = prompts
         self._params = params or {}
+        self._oldest = oldest
         self._step, self._scope, self._first = numbered
         self._member = facts_of(picture).rollout
         self._empty_since: float | None = None
         self._dispatch = Dispatch(
-            len(prompts), samples, books.published, books.counters, skip_budget=max(1, len(prompts) // 20)
+            len(prompts), samples, books.published, books.counters, skip_budget=max(1, len(prompts) // 20), oldest=oldest
         )
-        self._dispatch.split(chunk or _spread(len(prompts), max(len(books.usable(picture, self._member)), _answering(picture))))
+        usable = len(books.usable(picture, self._member, oldest))
+        self._dispatch.split(chunk or _spread(len(prompts), max(usable, _answering(picture))))
         self._ids = books.sample_ids(self._scope, self._first, len(prompts), samples)
 
     @property
@@ -82,7 +88,7 @@ class Round:
     def turn(self, now: float, picture: Picture, limit: float) -> tuple[list[Flight], list[tuple[Flight, Asked]]]:
         """Flights to cancel, and those to send. NoQuorum when nobody could be asked for longer than `limit` seconds."""
         dead = self._dispatch.abandon_dead(self._live(picture), now)
-        eligible = self._books.usable(picture, self._member)
+        eligible = self._books.usable(picture, self._member, self._oldest)
         flights = self._dispatch.launch(now, eligible)
         if eligible or self._dispatch.flying:
             self._empty_since = None

@@ -111,11 +111,13 @@ class Published:
         """Trainer version − oldest version in the sample."""
         return self.current - oldest.version
 
-    def judge(self, weights: WeightsId | None) -> str:
-        """Usable iff it belongs to this incarnation and its age is at most `max_staleness`."""
+    def judge(self, weights: WeightsId | None, oldest: int = 0) -> str:
+        """Usable iff it belongs to this incarnation, its age is at most `max_staleness`, and it is not before `oldest`."""
         if self.current < 0 or weights is None:
             # Nothing was published: the engines serve what they started with, and there is no version to compare.
             return Verdict.USABLE if self.current < 0 else Verdict.MISMATCH
-        if weights.actor_incarnation != self.incarnation or self.age(weights) > (self.max_staleness or 0):
+        if weights.actor_incarnation != self.incarnation or weights.version < oldest:
+            return Verdict.STALE
+        if self.age(weights) > (self.max_staleness or 0):
             return Verdict.STALE
         return Verdict.USABLE if self.versions.get(weights.version) == weights.sha256 else Verdict.MISMATCH

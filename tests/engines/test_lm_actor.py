@@ -183,17 +183,26 @@ def test_a_killed_actor_ends_as_one_that_was_not(
 
 
 def test_asynchronous_steps_are_sampled_by_weights_that_are_one_older_at_most(
-    judges: str, rollouts: Rollouts, tiny_model: Path
+    judges: str, rollouts: Rollouts, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with FakeContext(rollouts, claims=("ckpt", "model"), max_staleness=1) as context:
         shutil.copytree(tiny_model, context.claims["model"], dirs_exist_ok=True)
         rollouts.context = context
+        generate, oldest = context.rollouts.generate, {}
+
+        def noted(*given: Any, **named: Any) -> Any:
+            oldest[named.get("step")] = named.get("oldest")
+            return generate(*given, **named)
+
+        monkeypatch.setattr(context.rollouts, "generate", noted)
         result = _run(context, judges, LmConfig(**{**CONFIG.model_dump(mode="json"), "max_staleness": 1, "pause": "keep"}))
         assert result["samples"]["committed"] == STEPS * CONFIG.prompts * CONFIG.samples
         metrics = read_metrics(_folder(context) / "metrics.jsonl")[1:]
         assert metrics[0]["lag"] == 0
         assert all(0 <= entry["lag"] <= 1 for entry in metrics)
         assert all((entry["drift"] is None) == (entry["lag"] == 1) for entry in metrics)
+        # Counted from when they are trained on, not from when they came.
+        assert {step: version for step, version in oldest.items() if step is not None} == {0: 0, 1: 0, 2: 1, 3: 2}
 
 
 def test_a_skipped_prompt_is_left_out_and_never_scored(context: FakeContext, judges: str, rollouts: Rollouts) -> None:

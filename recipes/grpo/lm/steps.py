@@ -99,7 +99,12 @@ class Sampler:
         began = time.monotonic()
         with self._context.span(f"generate {step}", step=step):
             groups = self._context.rollouts.generate(
-                self.ask(problems, position), config.samples, self.params, step=step, timeout_s=config.patience / 1_000
+                self.ask(problems, position),
+                config.samples,
+                self.params,
+                step=step,
+                timeout_s=config.patience / 1_000,
+                oldest=max(0, step - config.max_staleness),
             )
         generated = time.monotonic()
         with self._context.span(f"judge {step}", step=step):

@@ -220,6 +220,28 @@ def test_after_a_publish_the_old_eligible_set_is_not_used(room: Callable[..., Ro
     call.result(DEADLINE_S)
 
 
+def test_what_would_be_too_old_when_it_is_trained_on_is_neither_asked_for_nor_committed(room: Callable[..., Room]) -> None:
+    """I13, of a step that is sampled ahead: at step 2 version 0 is two versions old, though it may serve beside version 1."""
+    here = room(max_staleness=1)
+    old, head = here.publish(0), here.publish(1)
+    here.admit(old, 0)
+    assert [endpoint.weights for endpoint in here.rollouts.eligible()] == [old]
+    ahead = here.call(["a"], 1, step=2, oldest=1)
+    now = here.call(["b"], 1, step=1)
+    (ask,) = here.wire.take(1)
+    assert ask.asked.prompts == ["b"]
+    ask.succeed()
+    assert now.result(DEADLINE_S)[0].samples[0].weights == old
+    here.admit(head, 1)
+    (ask,) = here.wire.take(1)
+    # One that began before it was brought the newest says so itself.
+    ask.answer.set_result({0: Answer(("a",), (old,))})
+    (again,) = here.wire.take(1)
+    again.succeed()
+    assert ahead.result(DEADLINE_S)[0].samples[0].weights == head
+    assert here.rollouts.counters.stale == 1
+
+
 def test_it_waits_for_the_quorum_and_beats_meanwhile(room: Callable[..., Room]) -> None:
     here = room(min_rollouts=2)
     head = here.publish(0)
