@@ -117,11 +117,12 @@ class Trainer:
         self.threads = ThreadPoolExecutor(1, thread_name_prefix="critic")
         self.report: dict[str, Any] = {}
         """What was measured of the reward model."""
-        self._resume()
-        self.resumed_at = policy.step
         self.measured: dict[str, Any] = {}
         """On held-out prompts, as last measured."""
         self.first: dict[str, Any] = {}
+        """The same before the first step, whichever life of the actor measured it."""
+        self._resume()
+        self.resumed_at = policy.step
 
     def run(self) -> dict[str, Any]:
         """Train to the end; returns the result, which is also in the folder and in the group's key-value `result`."""
@@ -131,7 +132,7 @@ class Trainer:
             self._checkpoint()
         self._publish()
         self._measure()
-        self.first = self.measured
+        self.first = self.first or self.measured
         if not self.policy.step:
             self._record({"step": 0, **self.measured, "reward_model": self.report})
         while self.policy.step < self.config.steps:
@@ -177,6 +178,7 @@ class Trainer:
             raise ValueError(f"{path} has done {self.policy.step} steps; its head says that step {saved.step} was the last")
         self.kl = replace(self.kl, weight=float(kept["kl_weight"]))
         self.judges.reward_model = str(kept["reward_model"])
+        self.first = kept["first"]
         self.critic.begin(self.policy.step, path / CRITIC)
         self.publisher.resumed(path)
         print(f"resumed after step {self.policy.step} from {path}", flush=True)
@@ -237,7 +239,7 @@ class Trainer:
         return report, criticism.result()
 
     def _checkpoint(self) -> None:
-        kept = {"kl_weight": self.kl.weight, "reward_model": self.judges.reward_model}
+        kept = {"kl_weight": self.kl.weight, "reward_model": self.judges.reward_model, "first": self.first}
         self.team.all(self.policy, "keep", json.dumps(kept))
         self.publisher.checkpoint()
         self.critic.saved(self.policy.step, self.folder.checkpoint(self.policy.step) / CRITIC)

@@ -30,7 +30,7 @@ def draw(metrics: Sequence[dict[str, Any]], out: Path, marks: Sequence[tuple[int
     _draw_penalty(penalty, metrics)
     for number, (step, label) in enumerate(marks):
         rewards.axvline(step, color=MARK, ls="--", lw=1.2)
-        top = rewards.get_ylim()[0] + (rewards.get_ylim()[1] - rewards.get_ylim()[0]) * (0.42 - 0.06 * (number % 6))
+        top = rewards.get_ylim()[0] + (rewards.get_ylim()[1] - rewards.get_ylim()[0]) * (0.62 - 0.06 * (number % 6))
         rewards.annotate(label, (step, top), xytext=(3, 0), textcoords="offset points", color=MARK, va="top", fontsize=8)
     figure.suptitle(title or "RLHF with PPO: orders at a counter")
     figure.tight_layout()

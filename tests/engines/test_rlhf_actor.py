@@ -243,6 +243,8 @@ def test_a_killed_actor_goes_on_with_the_critic_from_their_checkpoint(
         result = world.run(second)
         _check(_end(world, second), unbroken)
         assert result["incarnation"] == 2
+        # What the run began with is what its first life measured before the first step.
+        assert result["first_held_out_reward"] == world.metrics()[0]["held_out_reward"]
         assert again.rollouts.counters.duplicates == 0
 
 
