@@ -88,7 +88,9 @@ class PathTransport:
     def __init__(self, check: Check = "digest") -> None:
         self._check = check
         self._lock = threading.Lock()
-        self._known: dict[tuple[Head, Check], Future[str]] = {}
+        self._running: dict[tuple[Head, Check], Future[str]] = {}
+        self._passed: dict[tuple[Head, Check], str] = {}
+        """What passed, and by which seal it is still the same."""
         # A thread of its own: hashing a large model must not hold up the loop, nor the threads that others wait for.
         self._pool = ThreadPoolExecutor(1, "weights-check")
 
@@ -100,10 +102,10 @@ class PathTransport:
         await self._passes(head, "files" if self._check == "beside" else self._check)
 
     async def carry(self, calls: Calls, head: Head) -> None:
-        beside = self._checked(head, "digest") if self._check == "beside" else None
+        beside = self._checked(head, "bytes") if self._check == "beside" else None
         await calls.post(RELOAD, {"method": "reload_weights", "kwargs": {"weights_path": head.path}})
         if beside is not None:
-            await self._passes(head, "digest")
+            await self._passes(head, "bytes")
 
     async def close(self) -> None:
         """Nothing is open between two loads."""
@@ -118,14 +120,27 @@ class PathTransport:
             raise EngineRefused(fault)
 
     def _checked(self, head: Head, check: Check) -> Future[str]:
-        """Once for each head, however many engines ask; a failure is looked at again by who asks later."""
+        """Once at a time for each head, however many engines ask."""
         with self._lock:
-            known = self._known.get((head, check))
-            if known is None or (known.done() and (known.cancelled() or known.exception() or known.result())):
-                known = self._known[(head, check)] = self._pool.submit(fault_of, head, check)
-                while len(self._known) > REMEMBERED:
-                    del self._known[next(iter(self._known))]
-            return known
+            self._running = {key: running for key, running in self._running.items() if not running.done()}
+            if (head, check) not in self._running:
+                self._running[(head, check)] = self._pool.submit(self._fault, head, check)
+            return self._running[(head, check)]
+
+    def _fault(self, head: Head, check: Check) -> str:
+        """What passed is not read again, for an engine that comes later, unless it was changed since."""
+        try:
+            now = seal(head.path)
+        except OSError:
+            now = ""  # `fault_of` says why.
+        if now and self._passed.get((head, check)) == now:
+            return ""
+        fault = fault_of(head, check)
+        if not fault:
+            self._passed[(head, check)] = now
+            while len(self._passed) > REMEMBERED:
+                del self._passed[next(iter(self._passed))]
+        return fault
 
 
 def fault_of(head: Head, check: Check) -> str:

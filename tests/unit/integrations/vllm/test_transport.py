@@ -42,6 +42,16 @@ async def test_a_head_is_checked_once_for_all_engines(publish: Publish, monkeypa
     assert looked == [first, second]
 
 
+async def test_what_was_changed_since_it_was_checked_is_no_longer_what_was_checked(publish: Publish) -> None:
+    """A rollout that comes back later must not be given what another one was given in time."""
+    paths, head = PathTransport(), publish(1)
+    file = Path(head.path, "model.safetensors")
+    await paths.prepare(head, ABLE)
+    change(file, b"x" * 100)
+    with pytest.raises(EngineRefused, match="was published"):
+        await paths.prepare(head, ABLE)
+
+
 async def test_a_failure_is_looked_at_again(publish: Publish) -> None:
     paths, head = PathTransport(), publish(1)
     file = Path(head.path, "model.safetensors")
@@ -65,8 +75,7 @@ def test_what_bears_its_seal_is_not_read_again(publish: Publish, monkeypatch: py
     assert fault_of(replace(sealed, seal="of others"), "digest") == ""
     assert read == [head.path, head.path]
     whole, times = content(file), file.stat()
-    while file.stat().st_ctime_ns == times.st_ctime_ns:  # The file system's clock ticks.
-        damage(file, b"x" * len(whole))
+    change(file, b"x" * len(whole))
     # Of the same size, and with its old time: when it was changed cannot be set.
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert "was published" in fault_of(sealed, "digest")
@@ -95,7 +104,7 @@ async def test_only_so_many_heads_are_remembered(publish: Publish) -> None:
     paths = PathTransport()
     for version in range(transport.REMEMBERED + 3):
         await paths.prepare(publish(version), ABLE)
-    assert len(paths._known) == transport.REMEMBERED
+    assert len(paths._passed) == transport.REMEMBERED
 
 
 async def test_a_server_without_reload_is_refused_first() -> None:
@@ -125,6 +134,20 @@ async def test_every_byte_may_be_looked_at_beside_the_loading(publish: Publish) 
     assert await engine.load(whole, T, 1) == whole.weights
 
 
+async def test_beside_the_loading_every_byte_is_looked_at_whatever_the_seal_says(
+    publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, paths = FakeVllm(), PathTransport("beside")
+    engine = VllmEngine("http://rollout", 1, 1, paths, Within(InProcess(server.app)))
+    head = publish(1)
+    shard(Path(head.path, "model.safetensors"), {"a": 3})
+    sealed = Head(WeightsId(1, 1, digest(head.path)), head.path, seal=seal(head.path))
+    read: list[str] = []
+    monkeypatch.setattr(transport, "digest", lambda path: read.append(path) or digest(path))
+    assert await engine.load(sealed, T, 1) == sealed.weights
+    assert read == [head.path]
+
+
 def test_the_coordinators_environment_chooses_the_check() -> None:
     assert by_path({})._check == "digest"
     assert by_path({transport.VARIABLE: "files"})._check == "files"
@@ -148,6 +171,13 @@ def shard(file: Path, sizes: dict[str, int]) -> Path:
 
 def damage(file: Path, content: bytes) -> None:
     file.write_bytes(content)
+
+
+def change(file: Path, content: bytes) -> None:
+    """Later than it was last changed: the file system's clock ticks."""
+    before = file.stat().st_ctime_ns
+    while file.stat().st_ctime_ns == before:
+        damage(file, content)
 
 
 def content(file: Path) -> bytes:
