@@ -141,6 +141,16 @@ class Engines:
         """Bring a folder's weights into all servers at the same time; how long each of them took."""
         return self._loop.run_until_complete(self._push(folder, version))
 
+    def score(self, tokens: Sequence[int]) -> None:
+        """Ask all servers at the same time for the log-probabilities of these tokens."""
+        sampling = {"n": 1, "temperature": 1.0, "max_tokens": 1, "prompt_logprobs": 0}
+        body = {"token_ids": list(tokens), "sampling_params": sampling}
+
+        async def ask() -> None:
+            await asyncio.gather(*(self._post(url + GENERATE, body) for url in self.urls))
+
+        self._loop.run_until_complete(ask())
+
     def close(self) -> None:
         self._loop.run_until_complete(self._http.close())
         self._loop.close()
@@ -245,6 +255,11 @@ def train(config: LmConfig, model: Path, out: Path, engines: Engines, reward: st
             engines.push(folder, str(learner.step))
         shutil.rmtree(out / "weights" / f"v{learner.step - KEPT:06}", ignore_errors=True)
 
+    def measured() -> float:
+        asked = [{"token_ids": sampler.tokens(problem)} for problem in held_out]
+        made = measuring.answers(context, asked, sampler.params, learner.step, timeout_s=60.0, patience_s=60.0)
+        return measuring.accuracy(lambda problem, output: problems.exact(problem.answer, sampler.text(output)), held_out, made)
+
     publish()
     began = time.monotonic()
     with (out / "metrics.jsonl").open("w") as metrics:
@@ -259,6 +274,8 @@ def train(config: LmConfig, model: Path, out: Path, engines: Engines, reward: st
                     old = learner.step - KEPT * config.checkpoint_every
                     shutil.rmtree(out / "checkpoints" / f"step-{old:06}", ignore_errors=True)
             publish()
+            if learner.step == config.steps:  # A group's last step has it, too.
+                exact = measured()
             entry = {
                 "step": learner.step,
                 "at_ms": time.time_ns() / 1_000_000,
@@ -271,9 +288,6 @@ def train(config: LmConfig, model: Path, out: Path, engines: Engines, reward: st
             metrics.write(json.dumps(entry) + "\n")
             metrics.flush()
     seconds = time.monotonic() - began
-    asked = [{"token_ids": sampler.tokens(problem)} for problem in held_out]
-    made = measuring.answers(context, asked, sampler.params, learner.step, timeout_s=60.0, patience_s=60.0)
-    exact = measuring.accuracy(lambda problem, output: problems.exact(problem.answer, sampler.text(output)), held_out, made)
     judges.close()
     return {"steps": learner.step, "seconds": seconds, "accuracy": exact, "held_out": len(held_out)}
 

@@ -1,6 +1,6 @@
 """GRPO on a language model in a co-start group, against the same loop wired by hand (`by_hand.py`).
 
-    .venv-rl/bin/python tests/benchmarks/rl_overhead.py [--pairs 3] [--steps 60] [key=value …]
+    .venv-rl/bin/python tests/benchmarks/rl_overhead.py [--pairs 3] [--steps 40] [key=value …]
 
 Both sides train the recipe's tiny model on the same problems with the same seeds, two plain `vllm serve`, the verifier and the
 reference, each a process of its own; a run of one follows a run of the other, so that what drifts on this machine meets both.
@@ -80,7 +80,7 @@ def _of_all(runs: Sequence[Ran]) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--pairs", type=int, default=3, help="runs of each side")
-    parser.add_argument("--steps", type=int, default=60, help="of each run")
+    parser.add_argument("--steps", type=int, default=40, help="of each run")
     parser.add_argument("settings", nargs="*", help="key=value of the recipe")
     options = parser.parse_args()
     needs_engines()

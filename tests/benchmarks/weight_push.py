@@ -8,7 +8,7 @@ A real co-start group: an actor (this file) and two vLLM rollouts. In turns, on 
   way the coordinator hears of it, takes both out, checks that the files are what was hashed, does the verbs on both, reads the
   version back, compares the log-probabilities of a probe with the trainer's, and writes who is eligible, durably.
 - "by hand": pause, reload, reset the prefix cache, set the version, resume, called by the actor on both servers at the same
-  time; the slowest one's. "the reload alone" is a part of it.
+  time; the slowest one's. "the reload alone" is a part of it. Then the probe, asked of both.
 
 Goal: at most 1.2 × the slowest engine's own. Beside it, not in the comparison: what `publish` itself takes (fsync, digest,
 announcing), for which the engines do not wait. The larger model is random: 16 layers of 1,024, 200 million parameters, float32.
@@ -107,12 +107,14 @@ def actor(order: dict[str, Any]) -> None:
     context.weights.publish(0, contents[0], probe=probes[0])
     context.weights.wait_synced(0, rollouts=ROLLOUTS)
     engines = Engines([endpoint.url for endpoint in context.endpoints("rollout")])
-    measured: dict[str, list[float]] = {"gangflow": [], "publish": [], "by hand": [], "reload": []}
+    measured: dict[str, list[float]] = {"gangflow": [], "publish": [], "by hand": [], "reload": [], "probe": []}
     for turn in range(1, order["repeats"] + WARM_UP + 1):
         head = context.weights.head
         assert head is not None
         # Under the version that they have: to the coordinator nothing happens.
         pushed = engines.push(contents[(turn - 1) % 2], head.label())
+        reloaded = time.monotonic()
+        engines.score(tokens)
         began = time.monotonic()
         context.weights.publish(turn, contents[turn % 2], probe=probes[turn % 2])
         published = time.monotonic()
@@ -121,6 +123,7 @@ def actor(order: dict[str, Any]) -> None:
         if turn > WARM_UP:
             measured["by hand"].append(max(each.whole for each in pushed))
             measured["reload"].append(max(each.reload for each in pushed))
+            measured["probe"].append(began - reloaded)
             measured["publish"].append(published - began)
             measured["gangflow"].append(admitted - published)
         context.heartbeat(turn=turn)
@@ -145,25 +148,28 @@ def compare(size: str, repeats: int) -> float:
         ("gangflow", "gangflow: publish returned to all admitted"),
         ("by hand", "by hand: the slowest server's push"),
         ("reload", "  the reload alone"),
+        ("probe", "(by hand: the probe, asked of both)"),
         ("publish", "(gangflow: publish itself)"),
     ):
         side = Side(story)
         for seconds in measured[name]:
             side.add(seconds * 1_000)
         sides.append(side)
-    ours, theirs = sides[0], sides[1]
+    ours, theirs, probe = sides[0], sides[1], sides[3]
     ratio = ours.median / theirs.median
     pairs = [mine / other for mine, other in zip(ours.wall_ms, theirs.wall_ms, strict=True)]
     line = (
         f"{ratio:.2f} × the slowest engine's own, {ours.median - theirs.median:+.0f} ms "
         f"(goal: ≤ 1.2 ×; of single turns {min(pairs):.2f}–{max(pairs):.2f}, median {statistics.median(pairs):.2f})"
     )
+    both = ours.median / (theirs.median + probe.median)
+    probed = f"{both:.2f} × what reload and probe take by hand, which is what is done here before a rollout is admitted"
     publish(
         f"weight_push_{size}",
         f"weight push, {size} model of {held / 1e6:,.0f} MB, {ROLLOUTS} rollouts",
         sides,
-        [line],
-        {"ratio": ratio, "ratios": pairs, "weights_bytes": held},
+        [line, probed],
+        {"ratio": ratio, "ratio_with_probe": both, "ratios": pairs, "weights_bytes": held},
     )
     return ratio
 
