@@ -354,7 +354,10 @@ class Coordinator:
 
     async def _audit(self, key: tuple[int, int], engine: Engine) -> None:
         """Ask what it has, between two verbs: only then is the answer true of what the reaction knows."""
-        async with self._lanes.setdefault(key, asyncio.Lock()):
+        lane = self._lanes.setdefault(key, asyncio.Lock())
+        if lane.locked():
+            return  # Health checks must not wait for a verb, which may hang. It is asked another time.
+        async with lane:
             try:
                 weights = await engine.version(HEALTH_TIMEOUT_S)
             except (EngineRefused, EngineSilent):

@@ -248,6 +248,30 @@ async def test_an_engine_that_lost_its_weights_is_found_and_loaded_again(monkeyp
     assert room.xce.reports == []
 
 
+async def test_an_engine_that_hangs_in_its_load_is_found_by_its_health_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has is asked between two verbs only, and that must not hold up the question whether it is well."""
+    monkeypatch.setattr(shell, "HEALTH_PERIOD_S", 0.02)
+    monkeypatch.setattr(shell, "VERSION_EVERY", 1)
+    room = Room(sync_timeout="1h", unhealthy_timeout="50ms")
+    asked: list[str] = []
+    real = Connection.health
+
+    async def health(self: Connection, timeout_s: float) -> None:
+        asked.append(self._engine.name)
+        await real(self, timeout_s)
+
+    monkeypatch.setattr(Connection, "health", health)
+    hung = room.engine(1)
+    hung.load_waits = asyncio.Event()
+    async with room.driven():
+        await room.serving(room.publish(0), 0)
+        await room.until(lambda: "load 1/1" in room.journal)
+        del asked[:]
+        await room.until(lambda: asked.count("1/1") >= 3)
+        hung.alive = False
+        await room.until(lambda: ("rollout", 1, 1, "unhealthy") in room.xce.reports)
+
+
 async def test_no_quorum_fails_the_group_and_ends_the_coordinator() -> None:
     """Scenario 83: the group gets its terminal state and its reason; the coordinator ends with it."""
     room = Room(quorum_timeout="100ms")
