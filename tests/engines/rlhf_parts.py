@@ -42,6 +42,7 @@ def settings(**changes: Any) -> Config:
         "pairs": 64,
         "held_out_pairs": 32,
         "reward_epochs": 1,
+        "reward_batch": 32,
         "checkpoint_every": 2,
         "evaluate_every": 2,
         "evaluate_prompts": 5,
