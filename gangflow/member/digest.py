@@ -43,22 +43,23 @@ class Settled(NamedTuple):
 
     sha256: str
     seal: str
-    """By which others see, without reading them, that the files are still those that were hashed. Empty for small ones."""
+    """By which others see, without reading them, that the files are still those that were hashed. Empty for small ones, and on
+    a file system that cannot tell two changes of one second apart."""
 
 
 def settle(path: str | os.PathLike[str]) -> Settled:
     """`sync_tree`, and meanwhile the digest."""
     root = Path(path)
-    large = _size(root) >= SEALED_BYTES
-    if large:
+    sealed = _size(root) >= SEALED_BYTES and _tells_times_apart(root)
+    if sealed:
         # What is written from now on has another time than what is hashed now.
         time.sleep(max(0.0, min(_TICK_S, _newest_change_ns(root) / 1e9 + _TICK_S - time.time())))
-    before = seal(root) if large else ""
+    before = seal(root) if sealed else ""
     with ThreadPoolExecutor(1, "sync") as beside:
         synced = beside.submit(sync_tree, root)
         found = digest(root)
         synced.result()
-    return Settled(found, before if large and seal(root) == before else "")
+    return Settled(found, before if sealed and seal(root) == before else "")
 
 
 def seal(path: str | os.PathLike[str]) -> str:
@@ -113,6 +114,11 @@ def _files(root: Path) -> list[Path]:
 
 def _size(root: Path) -> int:
     return sum(file.stat().st_size for file in _files(root))
+
+
+def _tells_times_apart(root: Path) -> bool:
+    """Old protocols of shared folders and mounted object stores know whole seconds only, or no times of change at all."""
+    return any(file.stat().st_ctime_ns % 1_000_000_000 for file in _files(root))
 
 
 def _newest_change_ns(root: Path) -> int:

@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,6 +84,23 @@ def test_large_files_are_sealed_when_they_are_hashed(tmp_path: Path, monkeypatch
     assert len({first, second, seal(tmp_path / "w")}) == 3
     weights_of(xce := FakeXce({"actor": 1})).publish(1, tmp_path / "w")
     assert Head.parse(xce.values[HEAD].value or "").seal == seal(tmp_path / "w")
+
+
+def test_where_times_are_whole_seconds_nothing_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that was written again within the second would bear the same seal."""
+    monkeypatch.setattr(module, "SEALED_BYTES", 2)
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / "a").write_bytes(b"abc")
+    assert settle(tmp_path / "w").seal
+    real = Path.stat
+
+    def coarse(self: Path, **given: bool) -> Any:
+        found = real(self, **given)
+        times = {"st_mtime_ns": int(found.st_mtime) * 10**9, "st_ctime_ns": int(found.st_ctime) * 10**9}
+        return SimpleNamespace(st_mode=found.st_mode, st_size=found.st_size, st_ino=found.st_ino, **times)
+
+    monkeypatch.setattr(Path, "stat", coarse)
+    assert settle(tmp_path / "w") == (digest(tmp_path / "w"), "")
 
 
 def test_files_that_change_while_they_are_hashed_are_not_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
