@@ -72,7 +72,7 @@ class AsyncContext(Placed):
         not: save the same step again, which is safe.
         """
         async with self._saving:
-            ledger, head = self.rollouts.ledger.through(step), self.weights.head
+            ledger, head = self.rollouts.books.through(step), self.weights.head
             saved = await in_thread(lambda: self._checkpoints.written(step, path, ledger, head, extra))
             await self._checkpoints.cell.awrite(self.client, saved.render())
             return saved

@@ -105,6 +105,11 @@ class Books:
         with self._lock:
             return {str(index): [incarnation, count] for (index, incarnation), count in self._streaks.items() if count}
 
+    def through(self, step: int) -> Ledger:
+        """What belongs into the checkpoint of `step`; samples of later steps may be committed at the same time."""
+        with self._lock:
+            return self.ledger.through(step)
+
     def reset(self, ledger: Ledger) -> None:
         """Go on from a checkpoint: its ledger, and nothing of what was numbered since."""
         with self._lock:

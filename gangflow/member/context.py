@@ -113,7 +113,7 @@ class Context(Placed):
 
         Write to a new path each time, and save before you publish the weights that follow from it.
         """
-        return self._checkpoints.save(step, path, self._rollouts.ledger.through(step), self.weights.head, extra)
+        return self._checkpoints.save(step, path, self._rollouts.books.through(step), self.weights.head, extra)
 
     def resume(self) -> Checkpoint | None:
         """The newest checkpoint, verified, or None; go on with `step + 1` and publish its weights before the first generation.

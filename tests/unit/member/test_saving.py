@@ -329,6 +329,24 @@ def test_a_beat_that_nobody_takes_is_dropped_and_a_superseded_one_stops_the_prog
         heart.beat({"step": 3})
 
 
+def test_a_checkpoint_takes_the_ledger_while_nobody_can_commit(tmp_path: Path) -> None:
+    """Threads that sample ahead commit meanwhile, which must not change it under the checkpoint's eyes."""
+    context = Context(Identity("http://x", "t", "g1", "actor"), FakeXce({"actor": 1}, coordinator={}))  # type: ignore[arg-type]
+    books = context.rollouts.books
+    alone: list[bool] = []
+
+    class Watched(Ledger):
+        def through(self, step: int) -> Ledger:
+            alone.append(books._lock.locked())
+            return super().through(step)
+
+    books.ledger = Watched("g1")
+    write_atomically(tmp_path / "c0", b"c")
+    context.checkpoint(0, tmp_path / "c0")
+    assert alone == [True]
+    context.close()
+
+
 def test_a_context_saves_resumes_and_tells(tmp_path: Path) -> None:
     """The actor's part of scenario 83: its successor goes on after the checkpoint's step, with the ledger of that step."""
     xce = FakeXce({"actor": 1}, coordinator={})
