@@ -6,6 +6,7 @@ it belongs to. (Loaded whole on each GPU first, a model could be as large as one
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -16,13 +17,14 @@ from gangflow.recipes.lm import model as models
 from gangflow.recipes.lm.ranks import Team
 
 
-def split(model: Any, team: Team, *, half: bool = False) -> Any:
+def split(model: Any, team: Team, *, layers: Iterable[Any] | None = None, half: bool = False) -> Any:
     """Split its weights over the ranks, layer by layer; it may have none yet (`models.empty`). Returns the same model.
 
-    `half`: compute in bfloat16; weights and the sums of gradients are float32 everywhere.
+    `layers`: its blocks, where they are not those of a causal model. `half`: compute in bfloat16; weights and the sums of
+    gradients are float32 everywhere.
     """
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if half else torch.float32, reduce_dtype=torch.float32)
-    for layer in model.model.layers:
+    for layer in model.model.layers if layers is None else layers:
         fully_shard(layer, mesh=team.mesh, mp_policy=policy)
     fully_shard(model, mesh=team.mesh, mp_policy=policy)
     return model

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from gangflow.recipes.lm import sharded
 from gangflow.recipes.lm.batch import Sequences
 from gangflow.recipes.lm.ranks import Team
 from gangflow.recipes.lm.shares import Plan, plan
@@ -26,11 +27,14 @@ class Spread:
     def __init__(self, model: Any, layers: Iterable[Any], team: Team, *, sharding: str, dtype: str) -> None:
         """`layers`: its blocks, split one by one where `sharding` is full. `dtype`: what GPUs compute in."""
         self.team = team
-        self.model = model.to(team.device)
-        self.split = team.size > 1 and sharding == "full"
-        self._half = dtype == "bfloat16" and team.device == "cuda"
-        if self.split:
-            self._shard(layers)
+        self.split = is_split(team, sharding)
+        self._half = in_half(team, dtype)
+        if sharded.is_split(model):  # Loaded so: it was never whole.
+            self.model = model
+        else:
+            self.model = model.to(team.device)
+            if self.split:
+                sharded.split(self.model, team, layers=layers, half=self._half)
 
     def precision(self) -> AbstractContextManager[Any]:
         """On GPUs the forward pass computes as the engines do; weights, gradients and loss are float32 everywhere."""
@@ -81,14 +85,15 @@ class Spread:
         for parameter, total in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
             parameter.grad.copy_(total.view_as(parameter))
 
-    def _shard(self, layers: Iterable[Any]) -> None:
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        kind = torch.bfloat16 if self._half else torch.float32
-        policy = MixedPrecisionPolicy(param_dtype=kind, reduce_dtype=torch.float32)
-        for layer in layers:
-            fully_shard(layer, mesh=self.team.mesh, mp_policy=policy)
-        fully_shard(self.model, mesh=self.team.mesh, mp_policy=policy)
+def is_split(team: Team, sharding: str) -> bool:
+    """Whether weights are split over the ranks."""
+    return team.size > 1 and sharding == "full"
+
+
+def in_half(team: Team, dtype: str) -> bool:
+    """Whether forward passes are in bfloat16."""
+    return dtype == "bfloat16" and team.device == "cuda"
 
 
 def minibatches(rows: int, epochs: int, parts: int, micro_batch: int, team: Team, seed: int) -> list[Plan]:

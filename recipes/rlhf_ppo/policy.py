@@ -10,13 +10,13 @@ from typing import Any, Self
 import torch
 
 from gangflow.channel import Probe
-from gangflow.recipes.lm import checkpoint
+from gangflow.recipes.lm import checkpoint, sharded
 from gangflow.recipes.lm import model as models
 from gangflow.recipes.lm.batch import Sequences
 from gangflow.recipes.lm.drawing import sample_seed
 from gangflow.recipes.lm.ranks import Team
 from gangflow.recipes.lm.schedule import rate
-from gangflow.recipes.lm.spread import Spread, minibatches
+from gangflow.recipes.lm.spread import Spread, in_half, is_split, minibatches
 from gangflow.recipes.rlhf_ppo.config import Config
 from gangflow.recipes.rlhf_ppo.losses import policy_loss
 
@@ -55,8 +55,12 @@ class PolicyLearner:
 
     @classmethod
     def start(cls, folder: str | Path, config: Config, team: Team) -> Self:
-        """With the model of a folder."""
-        return cls(models.load(folder, device=team.device, checkpointing=config.checkpointing), config, team)
+        """With the model of a folder; where it is split over the ranks, none but the first one ever reads all of it."""
+        if is_split(team, config.sharding):
+            model = sharded.load(str(folder), team, half=in_half(team, config.dtype), checkpointing=config.checkpointing)
+        else:
+            model = models.load(folder, device=team.device, checkpointing=config.checkpointing)
+        return cls(model, config, team)
 
     def survey(self, batch: Sequences) -> Any:
         """(n, t − 1): the policy's log-probabilities of the batch's tokens; without meaning where there is no reply."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from gangflow.recipes.lm import model as models
 from gangflow.recipes.lm.batch import pack
 from gangflow.recipes.lm.ranks import Team
 from gangflow.recipes.rlhf_ppo.policy import PolicyLearner
@@ -25,6 +26,8 @@ replies = [[*row[: 1 + n % 4], 1] for n, row in enumerate(torch.randint(5, 60, (
 batch = pack(prompts, replies, [[-2.0] * len(reply) for reply in replies])
 signal = torch.where(batch.answer, torch.randn(batch.sampled.shape, generator=chance), 0.0)
 
+if sharding == "full" and not team.leads:
+    del models.load  # 70B in float32 are 280 GB: nobody but the leader, in its CPU memory, may hold the policy whole.
 policy, critic = PolicyLearner.start(model, config, team), ValueLearner.start(model, config, team)
 found: dict[str, object] = {}
 for step in range(2):
