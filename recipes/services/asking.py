@@ -48,10 +48,13 @@ class Asking:
         self._waiting = waiting
         self._http = httpx.Client(timeout=request_timeout_s, trust_env=False)
         self._lock = threading.Lock()
+        self._closed = False
         self.repeated = 0
         """Requests that had to be asked again."""
 
     def close(self) -> None:
+        """What other threads still ask for is asked for no more."""
+        self._closed = True
         self._http.close()
 
     def ask(self, member: str, path: str, body: Mapping[str, Any], *, first: int = 0) -> dict[str, Any]:
@@ -77,6 +80,8 @@ class Asking:
                     reason = f"{url}: status {answer.status_code}: {answer.text[:200]}"
                     if answer.is_client_error:
                         raise ServiceFailed(reason)
+            if self._closed:
+                raise ServiceFailed(f"{member} is asked no more; last: {reason}")
             if time.monotonic() + pause > deadline:
                 raise ServiceFailed(f"{member} did not answer for {self._patience_s:g} s; last: {reason}")
             attempt += 1

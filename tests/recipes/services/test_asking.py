@@ -1,0 +1,20 @@
+"""What a closed asker does; the rest is tested where recipes ask: judges, critic, reference."""
+
+from __future__ import annotations
+
+import pytest
+
+from gangflow.recipes.services.asking import Asking, ServiceFailed
+
+
+def test_a_closed_one_asks_no_more_and_says_no_more_that_it_waits() -> None:
+    told: list[str] = []
+
+    def waiting(reason: str) -> None:
+        told.append(reason)
+        asking.close()  # as another thread does that ends the program
+
+    asking = Asking(lambda member: [], patience_s=60.0, waiting=waiting)
+    with pytest.raises(ServiceFailed, match="critic is asked no more; last: critic has no endpoint"):
+        asking.ask("critic", "/values", {})
+    assert told == ["critic has no endpoint"]
