@@ -7,9 +7,9 @@ no room, old checkpoints and versions go first; then the trainer waits, saying s
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from gangflow.channel import Probe, WeightsId
 from gangflow.member.context import Context
@@ -18,6 +18,9 @@ from gangflow.recipes.services.disk import with_room
 from gangflow.recipes.services.run_folder import RunFolder
 
 T = TypeVar("T")
+
+PROBED: Final = 48
+"""Tokens of a probe at most."""
 
 
 class Trained(Protocol):
@@ -101,6 +104,16 @@ class Publisher:
             waiting=lambda reason: self._context.heartbeat(waiting=reason[:200]),
             patience_s=self._patience_s,
         )
+
+
+def probe_text(prompts: Iterable[Sequence[int]], max_model_len: int) -> list[int]:
+    """A text of the task, as tokens: prompts one after the other, no more than an engine can say something of."""
+    limit = min(PROBED, max_model_len - 1)  # To score a text, an engine makes one token more.
+    found: list[int] = []
+    for prompt in prompts:
+        if len(found) < limit:
+            found += prompt
+    return found[:limit]
 
 
 def _forget(path: Path) -> None:

@@ -28,7 +28,7 @@ from gangflow.recipes.lm import model as models
 from gangflow.recipes.lm.batch import Sequences
 from gangflow.recipes.lm.claim import MODEL
 from gangflow.recipes.lm.judging import WrongReference
-from gangflow.recipes.lm.publishing import Publisher
+from gangflow.recipes.lm.publishing import Publisher, probe_text
 from gangflow.recipes.lm.ranks import Team
 from gangflow.recipes.rlhf_ppo import data as datasets
 from gangflow.recipes.rlhf_ppo.adaptive_kl import AdaptiveKl
@@ -45,8 +45,6 @@ from gangflow.recipes.services.run_folder import RunFolder
 
 RESULT: Final = "result"
 """The group's key-value that holds what the run ended with."""
-PROBED: Final = 48
-"""Tokens of a probe at most."""
 CRITIC: Final = "critic"
 """The critic's part of a checkpoint: a folder in it."""
 
@@ -111,7 +109,7 @@ class Trainer:
             team,
             Both(policy, self.critic),
             tokenizer=tokenizer,
-            probed=[token for problem in learned.trained[:PROBED] for token in self.sampler.tokens(problem)][:PROBED],
+            probed=probe_text(map(self.sampler.tokens, learned.trained), config.max_model_len),
             patience_s=config.patience / 1_000,
         )
         self.threads = ThreadPoolExecutor(1, thread_name_prefix="critic")

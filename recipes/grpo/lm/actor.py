@@ -28,7 +28,7 @@ from gangflow.recipes.lm import model as models
 from gangflow.recipes.lm.ahead import Ahead
 from gangflow.recipes.lm.claim import MODEL
 from gangflow.recipes.lm.judging import Judges, WrongReference
-from gangflow.recipes.lm.publishing import Publisher
+from gangflow.recipes.lm.publishing import Publisher, probe_text
 from gangflow.recipes.lm.ranks import Team
 from gangflow.recipes.services.disk import is_full
 from gangflow.recipes.services.rules import CKPT, WRONG_POLICY
@@ -36,8 +36,6 @@ from gangflow.recipes.services.run_folder import RunFolder
 
 RESULT: Final = "result"
 """The group's key-value that holds what the run ended with."""
-PROBED: Final = 48
-"""Tokens of a probe at most."""
 
 
 class Trainer:
@@ -72,7 +70,7 @@ class Trainer:
             team,
             learner,
             tokenizer=tokenizer,
-            probed=[token for problem in trained[:PROBED] for token in self.sampler.tokens(problem)][:PROBED],
+            probed=probe_text(map(self.sampler.tokens, trained), config.max_model_len),
             patience_s=config.patience / 1_000,
         )
         self._resume()
