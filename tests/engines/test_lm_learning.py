@@ -65,7 +65,7 @@ def _exact(config: LmConfig, result: dict[str, Any], ledger: Ledger) -> None:
 
 @pytest.mark.timeout(1200)
 def test_it_learns_synchronously_and_engines_agree_with_the_trainer(tiny_model: Path, tmp_path: Path) -> None:
-    config = _config(tiny_model, tmp_path, probe_tolerance=1e-5)
+    config = _config(tiny_model, tmp_path, probe_tolerance=ROUNDING)
     with _ended(config) as (run, result, metrics, ledger):
         assert result["accuracy"] >= result["first_accuracy"] + RISE
         _exact(config, result, ledger)
