@@ -70,6 +70,7 @@ $(READY): pyproject.toml
 # Without its stamp it was left half-made, and is made anew; with an old one it is completed.
 $(RL_READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gangflow needs Python 3.11 or newer; this is $$($(PYTHON) -V). Set PYTHON=…"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "Debian keeps venv in a package of its own: apt-get install python3-venv"; exit 1; }
 	@echo "setting up $(RL) (a few minutes, once)"
 	@[ -f $@ ] || $(PYTHON) -m venv --clear $(RL)
 	@$(RL)/bin/python -m pip install --quiet --upgrade pip
