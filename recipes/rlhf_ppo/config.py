@@ -277,7 +277,7 @@ def _faults(config: Config) -> Iterator[Fault]:
     if config.model == CLERK and config.data == COUNTER and config.split_seed:
         expected = f"0 with the model `{CLERK}`, which has learned to talk by the prompts that are trained on with 0"
         yield Fault(("split_seed",), config.split_seed, expected)
-    if config.min_learning_rate > config.learning_rate:
+    if config.schedule != "constant" and config.min_learning_rate > config.learning_rate:
         yield Fault(("min_learning_rate",), config.min_learning_rate, f"at most `learning_rate`, {config.learning_rate}")
     if config.request_timeout >= config.hang_timeout:
         expected = f"less than `hang_timeout`, {config.hang_timeout / 1_000:g} s: an actor that waits for an answer is silent"

@@ -206,7 +206,7 @@ def _faults(config: LmConfig) -> Iterator[Fault]:
     if config.max_prompt_tokens + config.max_tokens > config.max_model_len:
         expected = f"at least `max_prompt_tokens` + `max_tokens`, {config.max_prompt_tokens + config.max_tokens}"
         yield Fault(("max_model_len",), config.max_model_len, expected)
-    if config.min_learning_rate > config.learning_rate:
+    if config.schedule != "constant" and config.min_learning_rate > config.learning_rate:
         yield Fault(("min_learning_rate",), config.min_learning_rate, f"at most `learning_rate`, {config.learning_rate}")
     if config.model == TINY:
         if config.model_sha256:
