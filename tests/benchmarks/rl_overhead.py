@@ -3,7 +3,8 @@
     .venv-rl/bin/python tests/benchmarks/rl_overhead.py [--pairs 3] [--steps 40] [key=value …]
 
 Both sides train the recipe's tiny model on the same problems with the same seeds, two plain `vllm serve`, the verifier and the
-reference, each a process of its own; a run of one follows a run of the other, so that what drifts on this machine meets both.
+reference, each a process of its own; a pair is a run of each, and the sides take turns in going first, so that what drifts on
+this machine meets both.
 A step is what lies between the ends of two steps; the first few, while caches fill, do not count. Overhead is the time of the
 steady steps of a group's run against those of the run by hand beside it. `key=value` are settings of the recipe (`prompts=64`).
 
@@ -93,8 +94,12 @@ def main() -> None:
         base = LmConfig(model=str(tiny_model(folder / "model")), steps=options.steps, **never)
         config = apply(base, options.settings)
         for turn in range(options.pairs):
-            ours.append(in_group(config, folder))
-            theirs.append(by_hand(config, folder / "by-hand"))
+            # Each side goes first in every other pair: what the first run leaves behind favours neither.
+            for group_now in (True, False) if turn % 2 == 0 else (False, True):
+                if group_now:
+                    ours.append(in_group(config, folder))
+                else:
+                    theirs.append(by_hand(config, folder / "by-hand"))
             print(f"pair {turn + 1}: overhead {overhead(ours[-1], theirs[-1]):+.1f} %", flush=True)
     sides = [Side("gangflow"), Side("by hand")]
     for side, runs in zip(sides, (ours, theirs), strict=True):
