@@ -10,7 +10,8 @@ A real co-start group: an actor (this file) and two vLLM rollouts. In turns, on 
 - "by hand": pause, reload, reset the prefix cache, set the version, resume, called by the actor on both servers at the same
   time; the slowest one's. "the reload alone" is a part of it. Then the probe, asked of both.
 
-Goal: at most 1.2 × the slowest engine's own. Beside it, not in the comparison: what `publish` itself takes (fsync, digest,
+Goal: at most 1.2 × the whole push wired by hand on the slowest engine; the ratio to the bare reload is printed beside it. Not in
+either: what `publish` itself takes (fsync, digest,
 announcing), for which the engines do not wait. The larger model is random: 16 layers of 1,024, 200 million parameters, float32.
 """
 
@@ -132,7 +133,7 @@ def actor(order: dict[str, Any]) -> None:
 
 
 def compare(size: str, repeats: int) -> float:
-    """One model; the ratio of medians."""
+    """One model; the ratio of medians to the whole push by hand."""
     from recipe_runs import scratch
 
     with scratch() as root:
@@ -158,18 +159,21 @@ def compare(size: str, repeats: int) -> float:
     ours, theirs, probe = sides[0], sides[1], sides[3]
     ratio = ours.median / theirs.median
     pairs = [mine / other for mine, other in zip(ours.wall_ms, theirs.wall_ms, strict=True)]
+    bare = ours.median / sides[2].median
     line = (
-        f"{ratio:.2f} × the slowest engine's own, {ours.median - theirs.median:+.0f} ms "
+        f"{ratio:.2f} × the whole push wired by hand (pause, reload, reset of the cache, version, resume) on the slowest engine, "
+        f"{ours.median - theirs.median:+.0f} ms "
         f"(goal: ≤ 1.2 ×; of single turns {min(pairs):.2f}–{max(pairs):.2f}, median {statistics.median(pairs):.2f})"
     )
+    reloaded = f"{bare:.2f} × the bare reload on the slowest engine, {ours.median - sides[2].median:+.0f} ms (no goal)"
     both = ours.median / (theirs.median + probe.median)
     probed = f"{both:.2f} × what reload and probe take by hand, which is what is done here before a rollout is admitted"
     publish(
         f"weight_push_{size}",
         f"weight push, {size} model of {held / 1e6:,.0f} MB, {ROLLOUTS} rollouts",
         sides,
-        [line, probed],
-        {"ratio": ratio, "ratio_with_probe": both, "ratios": pairs, "weights_bytes": held},
+        [line, reloaded, probed],
+        {"ratio": ratio, "ratio_to_reload": bare, "ratio_with_probe": both, "ratios": pairs, "weights_bytes": held},
     )
     return ratio
 
