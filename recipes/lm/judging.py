@@ -67,8 +67,8 @@ class Judges:
             for low in range(0, len(texts), SCORED)
         ]
         found = self._all("reward", "/score", bodies)
-        rewards = [float(reward) for part in found for reward in part["rewards"]]
-        exact = [bool(value) for part in found for value in part["exact"]]
+        rewards = [float(reward) for part in found for reward in _part(part, "rewards", "reward")]
+        exact = [bool(value) for part in found for value in _part(part, "exact", "reward")]
         if len(rewards) != len(texts) or len(exact) != len(texts):
             raise ServiceFailed(f"reward judged {len(rewards)} answers of {len(texts)}")
         return Verdicts(rewards, exact)
@@ -83,9 +83,10 @@ class Judges:
         ]
         flat: list[float] = []
         for part in self._all("ref", "/logprobs", bodies):
-            if part["policy"] != self._reference:
-                raise WrongReference(f"ref serves the policy {part['policy'][:12]}, this run's is {self._reference[:12]}")
-            flat += floats(part["logprobs"])
+            policy = str(_part(part, "policy", "ref"))
+            if policy != self._reference:
+                raise WrongReference(f"ref serves the policy {policy[:12]}, this run's is {self._reference[:12]}")
+            flat += floats(_part(part, "logprobs", "ref"))
         wanted = sum(len(answer) for answer in answers)
         if len(flat) != wanted:
             raise ServiceFailed(f"ref weighed {len(flat)} tokens of {wanted}")
@@ -97,3 +98,10 @@ class Judges:
             return [self._asking.ask(member, path, bodies[0])]
         asked = [self._threads.submit(self._asking.ask, member, path, body, first=n) for n, body in enumerate(bodies)]
         return [answer.result() for answer in asked]
+
+
+def _part(answer: dict[str, Any], key: str, member: str) -> Any:
+    """ServiceFailed when it is not there: somebody else answers at that address, or an older version of the program."""
+    if key not in answer:
+        raise ServiceFailed(f"{member} answered without `{key}`; it has {', '.join(sorted(answer)) or 'nothing'}")
+    return answer[key]

@@ -40,7 +40,7 @@ def answers(
     return found
 
 
-def accuracy(exact: Callable[[Any, Any], bool], problems: Sequence[Any], made: Sequence[Any]) -> float:
-    """Of the problems that were answered; NaN when none was."""
+def accuracy(exact: Callable[[Any, Any], bool], problems: Sequence[Any], made: Sequence[Any]) -> float | None:
+    """Of the problems that were answered; None when none was."""
     judged = [exact(problem, output) for problem, output in zip(problems, made, strict=True) if output is not None]
-    return sum(judged) / len(judged) if judged else float("nan")
+    return sum(judged) / len(judged) if judged else None

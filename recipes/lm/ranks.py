@@ -22,6 +22,13 @@ PATIENCE: Final = timedelta(days=1)
 _END: Final = "end"
 
 
+class OnAllRanks(Exception):
+    """What every rank finds in the same moment, since all have computed the same.
+
+    The leader says so to the group and ends; the others wait for that, or torchrun would end the leader before it was heard.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Team:
     """This process among the trainer's."""
@@ -59,7 +66,8 @@ class Team:
     def follow(self, work: Any) -> None:
         """The others': do what the leader calls, to the end.
 
-        A full disk is the leader's to deal with, which will call again; every other error ends this rank, and so the job.
+        A full disk is the leader's to deal with, which will call again; so is what all ranks find alike. Every other error ends
+        this rank, and so the job.
         """
         while True:
             name, arguments = self._hear()
@@ -68,7 +76,7 @@ class Team:
             try:
                 getattr(work, name)(*arguments)
             except Exception as error:
-                if not is_full(error):
+                if not isinstance(error, OnAllRanks) and not is_full(error):
                     raise
 
     def end(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gangflow.recipes.lm import model as models
+from gangflow.recipes.lm.ranks import OnAllRanks, Team
 from tests.engines import servers
 
 RANKS = Path(__file__).with_name("lm_ranks.py")
@@ -84,3 +85,26 @@ def _same_weights(one: Path, other: Path) -> None:
         apart = (value - against).detach().abs()
         assert float(apart.mean()) < 2e-5, name
         assert float(apart.max()) < 1e-2, name
+
+
+@pytest.mark.parametrize(
+    ("error", "goes_on"), [(OnAllRanks("drift"), True), (OSError(28, "full"), True), (ValueError("mine"), False)]
+)
+def test_a_rank_leaves_what_all_found_to_the_leader(error: Exception, goes_on: bool) -> None:
+    """Otherwise torchrun would end the leader before the group has heard the reason."""
+
+    class Told(Team):
+        def _hear(self) -> tuple[str, tuple[Any, ...]]:
+            return calls.pop(0)
+
+    class Work:
+        def train(self) -> None:
+            raise error
+
+    calls: list[tuple[str, tuple[Any, ...]]] = [("train", ()), ("end", ())]
+    if goes_on:
+        Told(rank=1, size=2).follow(Work())
+        assert calls == []
+    else:
+        with pytest.raises(ValueError, match="mine"):
+            Told(rank=1, size=2).follow(Work())
