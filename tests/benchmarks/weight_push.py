@@ -10,9 +10,9 @@ A real co-start group: an actor (this file) and two vLLM rollouts. In turns, on 
 - "by hand": pause, reload, reset the prefix cache, set the version, resume, called by the actor on both servers at the same
   time; the slowest one's. "the reload alone" is a part of it. Then the probe, asked of both.
 
-Goal: at most 1.2 × the whole push wired by hand on the slowest engine; the ratio to the bare reload is printed beside it. Not in
-either: what `publish` itself takes (fsync, digest,
-announcing), for which the engines do not wait. The larger model is random: 16 layers of 1,024, 200 million parameters, float32.
+Goal: at most 1.2 × the whole push wired by hand on the slowest engine; the ratio to the bare reload is printed beside it. In
+neither: what `publish` itself takes (fsync, digest, announcing), for which the engines do not wait. The larger model is random:
+16 layers of 1,024, 200 million parameters, float32.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ def compare(size: str, repeats: int) -> float:
     pairs = [mine / other for mine, other in zip(ours.wall_ms, theirs.wall_ms, strict=True)]
     bare = ours.median / sides[2].median
     line = (
-        f"{ratio:.2f} × the whole push wired by hand (pause, reload, reset of the cache, version, resume) on the slowest engine, "
-        f"{ours.median - theirs.median:+.0f} ms "
+        f"{ratio:.2f} × the whole push wired by hand (pause, reload, reset of the cache, version, resume) on the slowest "
+        f"engine, {ours.median - theirs.median:+.0f} ms "
         f"(goal: ≤ 1.2 ×; of single turns {min(pairs):.2f}–{max(pairs):.2f}, median {statistics.median(pairs):.2f})"
     )
     reloaded = f"{bare:.2f} × the bare reload on the slowest engine, {ours.median - sides[2].median:+.0f} ms (no goal)"
