@@ -11,14 +11,18 @@ from typing import Any
 
 import torch
 
+from gangflow.errors import GangflowError
 from gangflow.recipes.lm import sharded
 from gangflow.recipes.lm.batch import Sequences
-from gangflow.recipes.lm.ranks import Team
+from gangflow.recipes.lm.ranks import OnAllRanks, Team
 from gangflow.recipes.lm.shares import Plan, plan
 
 
-class TrainingBroken(Exception):
+class TrainingBroken(GangflowError, OnAllRanks):
     """A gradient is infinite or not a number; the model was not changed by it."""
+
+    code = "training_broken"
+    remedy = "a lower `learning_rate` or a longer `warmup`; a restart goes on from the newest checkpoint"
 
 
 class Spread:

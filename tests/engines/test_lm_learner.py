@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from gangflow.recipes.grpo.lm.config import LmConfig
-from gangflow.recipes.grpo.lm.learner import Batch, EngineDrift, Learner, TrainingBroken, advantages
+from gangflow.recipes.grpo.lm.learner import Batch, EngineDrift, Learner, advantages
 from gangflow.recipes.lm import model as models
 from gangflow.recipes.lm.batch import pack
 from gangflow.recipes.lm.ranks import Team
 from gangflow.recipes.lm.shares import plan
+from gangflow.recipes.lm.spread import TrainingBroken
 
 PROMPTS, SAMPLES = 3, 4
 ROWS = PROMPTS * SAMPLES

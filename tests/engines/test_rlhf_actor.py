@@ -20,6 +20,7 @@ from gangflow.member.failures import PolicyMismatch
 from gangflow.recipes.lm import model as models
 from gangflow.recipes.lm import reference
 from gangflow.recipes.lm.ranks import Team
+from gangflow.recipes.rlhf_ppo import actor
 from gangflow.recipes.rlhf_ppo.actor import Trainer
 from gangflow.recipes.rlhf_ppo.alone import sample
 from gangflow.recipes.rlhf_ppo.config import Config
@@ -32,6 +33,7 @@ from gangflow.recipes.rlhf_ppo.values import ValueLearner
 from gangflow.recipes.services.asking import ServiceFailed
 from gangflow.recipes.services.serving import Answer
 from gangflow.testing import Ask, FakeContext, RolloutFailed
+from tests.engines.broken import broken
 from tests.engines.rlhf_parts import Service, make_model, same, settings
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -382,3 +384,11 @@ def test_too_long_a_prompt_is_said_at_the_start(worlds: Callable[..., World]) ->
 
 
 torch.set_num_threads(1)
+
+
+def test_a_broken_gradient_ends_the_program_with_a_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    broken(actor, PolicyLearner, monkeypatch, folder)
+    assert actor.main() == 1
+    assert capsys.readouterr().err.startswith("training_broken: the gradient's norm is nan (a lower `learning_rate`")

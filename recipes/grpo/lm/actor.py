@@ -233,11 +233,11 @@ def main() -> int:
     folder = Identity.read(os.environ).claim(MODEL)
     team = Team.join(config.device)
     learner = Learner.start(folder, config, team)
-    if not team.leads:
-        team.follow(learner)
-        team.leave()
-        return 0
     try:
+        if not team.leads:
+            team.follow(learner)
+            team.leave()
+            return 0
         result = lead(config, gangflow.context(), team, learner, models.tokenizer_of(folder))
     except PolicyMismatch as wrong:
         print(f"{wrong.code}: {wrong.message}", file=sys.stderr)

@@ -28,17 +28,14 @@ from gangflow.recipes.lm import checkpoint, sharded
 from gangflow.recipes.lm import model as models
 from gangflow.recipes.lm.batch import Sequences
 from gangflow.recipes.lm.drawing import sample_seed
-from gangflow.recipes.lm.ranks import Team
+from gangflow.recipes.lm.ranks import OnAllRanks, Team
 from gangflow.recipes.lm.schedule import rate
 from gangflow.recipes.lm.shares import Plan, plan
+from gangflow.recipes.lm.spread import TrainingBroken
 
 
-class EngineDrift(Exception):
+class EngineDrift(OnAllRanks):
     """The engine's log-probabilities are not the trainer's: the samples are of another policy, and nothing was learned."""
-
-
-class TrainingBroken(Exception):
-    """A gradient is infinite or not a number; the policy was not changed by it."""
 
 
 @dataclass(frozen=True, slots=True)
