@@ -78,6 +78,19 @@ class RunFolder:
                 out.write(b"\n")
             out.write(json.dumps(entry).encode() + b"\n")
 
+    def recorded(self, step: int) -> dict[str, Any] | None:
+        """The numbers of a step as they were recorded last, whichever life of the actor did; None when there are none."""
+        if not self.metrics.exists():
+            return None
+        for line in reversed(self.metrics.read_bytes().splitlines()):
+            try:
+                entry: dict[str, Any] = json.loads(line)
+            except ValueError:  # A kill cut it short.
+                continue
+            if entry["step"] == step:
+                return entry
+        return None
+
     def finish(self, result: dict[str, Any]) -> None:
         """Write the result, completely or not at all."""
         part = self.result.with_name(f".result.{os.getpid()}.part")

@@ -17,6 +17,7 @@ import torch
 
 from gangflow.channel import FAILURE
 from gangflow.member.failures import PolicyMismatch
+from gangflow.recipes.grpo.lm import actor
 from gangflow.recipes.grpo.lm.actor import RESULT, Trainer, lead
 from gangflow.recipes.grpo.lm.config import LmConfig
 from gangflow.recipes.grpo.lm.learner import Learner
@@ -28,6 +29,7 @@ from gangflow.recipes.services import disk
 from gangflow.recipes.services.disk import DiskFull
 from gangflow.recipes.services.serving import JsonServer
 from gangflow.testing import Ask, FakeContext, RolloutFailed
+from tests.engines.broken import broken
 
 STEPS = 4
 CONFIG = LmConfig(
@@ -160,7 +162,16 @@ def test_a_killed_actor_ends_as_one_that_was_not(
             raise Killed
         step(self)
 
-    step = Trainer._step
+    step, published = Trainer._step, Trainer._publish
+
+    def seen(self: Trainer, *, measure: bool) -> float | None:
+        """Another accuracy at each step: 0.25 before the first one."""
+        published(self, measure=measure)
+        if measure:
+            self.accuracy = (self.learner.step + 1) / 4
+        return self.accuracy if measure else None
+
+    monkeypatch.setattr(Trainer, "_publish", seen)
     monkeypatch.setattr(Trainer, "_step", dies)
     with pytest.raises(Killed):
         _run(context, judges)
@@ -169,6 +180,8 @@ def test_a_killed_actor_ends_as_one_that_was_not(
     try:
         result = _run(second, judges)
         assert (result["resumed_at"], result["incarnation"]) == (2, 2)
+        lines = (_folder(second) / "metrics.jsonl").read_text().splitlines()
+        assert result["first_accuracy"] == json.loads(lines[0])["accuracy"] == 0.25
         versions = [(head.weights.actor_incarnation, head.weights.version) for head in second.published]
         assert versions == [(1, 0), (1, 1), (1, 2), (1, 3), (2, 2), (2, 3), (2, 4)]
         interrupted = models.fingerprint(second.published[-1].path)
@@ -281,3 +294,11 @@ def test_a_disk_that_stays_full_ends_the_actor_with_a_clear_message(context: Fak
 def test_a_prompt_that_is_too_long_is_said_at_the_start(context: FakeContext, judges: str) -> None:
     with pytest.raises(ValueError, match=r"problem 0: 7 tokens; expected 1 to `max_prompt_tokens`, 5"):
         _run(context, judges, LmConfig(**{**CONFIG.model_dump(mode="json"), "max_prompt_tokens": 5}))
+
+
+def test_a_broken_gradient_ends_the_program_with_a_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tiny_model: Path
+) -> None:
+    broken(actor, Learner, monkeypatch, tiny_model)
+    assert actor.main() == 1
+    assert capsys.readouterr().err.startswith("training_broken: the gradient's norm is nan (a lower `learning_rate`")

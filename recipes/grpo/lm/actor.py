@@ -78,6 +78,7 @@ class Trainer:
         self.accuracy: float | None = None
         """As last measured."""
         self.first_accuracy: float | None = None
+        """Before the first step, whichever life of the actor measured it; None when it is not in the metrics (a full disk)."""
         self.ahead = Ahead(self.sampler.sample, learner.step, config.steps, config.max_staleness)
 
     def _resume(self) -> None:
@@ -98,8 +99,10 @@ class Trainer:
         if not self.learner.step:
             self.publisher.checkpoint()
         self._publish(measure=True)
-        self.first_accuracy = self.accuracy
-        if not self.learner.step:
+        if self.learner.step:
+            self.first_accuracy = (self.folder.recorded(0) or {}).get("accuracy")
+        else:
+            self.first_accuracy = self.accuracy
             self._record({"step": 0, "accuracy": self.accuracy})
         while self.learner.step < self.config.steps:
             self._step()
@@ -222,6 +225,7 @@ def lead(config: LmConfig, context: Context, team: Team, learner: Learner, token
     try:
         result = trainer.run()
     finally:
+        trainer.ahead.leave(END_S)
         trainer.judges.close()
     team.end()
     return result
