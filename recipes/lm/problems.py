@@ -34,6 +34,12 @@ class BadProblems(GangflowError):
     exit_code = 2
 
 
+class BadPrompt(BadProblems, ValueError):
+    """A prompt of no token, or of more than `max_prompt_tokens`."""
+
+    code = "bad_prompt"
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One line of a problem set."""
@@ -94,6 +100,12 @@ def split(problems: Sequence[Problem], seed: int = 0) -> tuple[tuple[Problem, ..
     if not trained or not held_out:
         raise BadProblems(f"{len(trained)} problems to train on and {len(held_out)} held out: at least one of each")
     return trained, held_out
+
+
+def check_length(which: str, tokens: int, limit: int) -> None:
+    """BadPrompt, which names it, when a prompt has no token or more than the limit."""
+    if not 0 < tokens <= limit:
+        raise BadPrompt(f"{which}: {tokens} tokens; expected 1 to `max_prompt_tokens`, {limit}")
 
 
 def final(text: str) -> str:

@@ -15,7 +15,7 @@ from gangflow.member.context import Context
 from gangflow.member.samples import PromptSamples
 from gangflow.recipes.lm.batch import Sequences, outputs, pack
 from gangflow.recipes.lm.drawing import drawn, sample_seed
-from gangflow.recipes.lm.problems import Problem
+from gangflow.recipes.lm.problems import Problem, check_length
 from gangflow.recipes.rlhf_ppo.advantages import gae, sequence_kl, token_rewards, whiten
 from gangflow.recipes.rlhf_ppo.config import Config
 from gangflow.recipes.rlhf_ppo.data import Truth
@@ -182,12 +182,10 @@ class Sampler:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def tokens(self, problem: Problem) -> list[int]:
-        """A prompt's. ValueError when it is too long."""
+        """A prompt's. BadPrompt when it is too long."""
         if problem.number not in self._tokens:
             made = self._texts.prompt(problem)
-            if not 0 < len(made) <= self._config.max_prompt_tokens:
-                limit = self._config.max_prompt_tokens
-                raise ValueError(f"prompt {problem.number}: {len(made)} tokens; expected 1 to `max_prompt_tokens`, {limit}")
+            check_length(f"prompt {problem.number}", len(made), self._config.max_prompt_tokens)
             self._tokens[problem.number] = made
         return self._tokens[problem.number]
 

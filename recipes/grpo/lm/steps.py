@@ -18,7 +18,7 @@ from gangflow.recipes.lm.batch import outputs, pack
 from gangflow.recipes.lm.drawing import drawn, sample_seed
 from gangflow.recipes.lm.judging import Judges
 from gangflow.recipes.lm.model import prompt_tokens
-from gangflow.recipes.lm.problems import Problem
+from gangflow.recipes.lm.problems import Problem, check_length
 
 
 class NothingSampled(GangflowError):
@@ -73,12 +73,10 @@ class Sampler:
         }
 
     def tokens(self, problem: Problem) -> list[int]:
-        """A problem's prompt. ValueError when it is too long."""
+        """A problem's prompt. BadPrompt when it is too long."""
         if problem.number not in self._tokens:
             made = prompt_tokens(self._tokenizer, problem)
-            if not 0 < len(made) <= self._config.max_prompt_tokens:
-                limit = self._config.max_prompt_tokens
-                raise ValueError(f"problem {problem.number}: {len(made)} tokens; expected 1 to `max_prompt_tokens`, {limit}")
+            check_length(f"problem {problem.number}", len(made), self._config.max_prompt_tokens)
             self._tokens[problem.number] = made
         return self._tokens[problem.number]
 
