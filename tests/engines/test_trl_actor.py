@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,14 +18,18 @@ import torch
 from transformers import Trainer
 from trl import GRPOConfig
 
+from gangflow.errors import SpecError
+from gangflow.recipes.grpo.lm import trl_actor
 from gangflow.recipes.grpo.lm.config import LmConfig
-from gangflow.recipes.grpo.lm.trl_actor import Verifier, dataset_of, text_of
-from gangflow.recipes.grpo.lm.trl_settings import arguments
+from gangflow.recipes.grpo.lm.trl_actor import Recorder, Verifier, check_problems, dataset_of, text_of
+from gangflow.recipes.grpo.lm.trl_settings import arguments, updates
 from gangflow.recipes.lm import model as models
 from gangflow.recipes.lm import problems
 from gangflow.recipes.lm.judging import Judges
 from gangflow.recipes.lm.verifier import judge
 from gangflow.recipes.services.serving import JsonServer
+from gangflow.testing import FakeContext
+from tests.engines.test_lm_actor import Rollouts
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed in v6:FutureWarning")
 PROGRAM = Path(__file__).with_name("trl_ranks.py")
@@ -112,3 +118,55 @@ def test_two_ranks_train_one_policy_from_one_group_of_rollouts(tiny_model: Path,
     assert (first["saved"], second["saved"]) == ([2], [])
     # Each rank was given its own half of what was sampled.
     assert first["asked_alike"] is True
+
+
+def test_what_cannot_be_trained_is_said_at_the_start(tiny_model: Path) -> None:
+    tokenizer = models.tokenizer_of(str(tiny_model))
+    trained, held_out = problems.split(problems.load("spell_backward"))
+    check_problems(LmConfig(trainer="trl", prompts=3), trained[:3], held_out, tokenizer)
+    with pytest.raises(SpecError, match=r"prompts: expected at most 3 with TRL, .* \(got 4\)"):
+        check_problems(LmConfig(trainer="trl", prompts=4), trained[:3], held_out, tokenizer)
+    with pytest.raises(problems.BadPrompt, match=r"7 tokens; expected 1 to `max_prompt_tokens`, 5"):
+        check_problems(LmConfig(trainer="trl", prompts=3, max_prompt_tokens=5), trained, held_out, tokenizer)
+
+
+def test_a_restart_keeps_the_first_accuracy_and_connections_end_with_the_run(
+    tiny_model: Path, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollouts, ended = Rollouts(), []
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    accuracies = iter([0.25, 0.5, 0.75])
+    monkeypatch.setattr(trl_actor.measuring, "accuracy", lambda *_: next(accuracies))
+    monkeypatch.setattr(trl_actor, "Judges", lambda *_, **__: SimpleNamespace(close=lambda: ended.append("closed")))
+    monkeypatch.setattr(trl_actor, "Verifier", lambda _: verifier)
+    config = LmConfig(
+        trainer="trl", steps=2, prompts=2, samples=2, max_tokens=4, checkpoint_every=1, evaluate_every=1, evaluate_prompts=2
+    )
+    with FakeContext(rollouts, claims=("ckpt", "model")) as context:
+        shutil.copytree(tiny_model, context.claims["model"], dirs_exist_ok=True)
+        rollouts.context = context
+        with monkeypatch.context() as dying:
+            dying.setattr(Recorder, "on_step_begin", _dies_after(1, Recorder.on_step_begin))
+            with pytest.raises(Killed):
+                trl_actor.train(config, context)
+        assert ended == ["closed"]
+        second = context.restarted()
+        try:
+            result = trl_actor.train(config, second)
+        finally:
+            second.close()
+    assert (result["resumed_at"], result["first_accuracy"], result["accuracy"]) == (1, 0.25, 0.75)
+    assert ended == ["closed"] * 2
+
+
+class Killed(BaseException):
+    """Nothing catches it."""
+
+
+def _dies_after(steps: int, begin: Any) -> Any:
+    def begins(self: Recorder, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        if state.global_step >= steps * updates(self._config):
+            raise Killed
+        begin(self, args, state, control, **rest)
+
+    return begins

@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +21,8 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 import gangflow
-from gangflow.errors import GangflowError
+from gangflow.errors import GangflowError, SpecError
+from gangflow.errors import Problem as SpecProblem
 from gangflow.integrations.trl import Actor
 from gangflow.integrations.trl.callback import DRIFT
 from gangflow.member.context import Context
@@ -82,8 +84,14 @@ class Recorder(TrainerCallback):
         self._folder = folder
         self.trainer: Any = None
         """Set once it is made."""
-        self.measured: dict[int, float] = {}
+        self.measured: dict[int, float | None] = {}
         """Step → accuracy."""
+
+    def first(self) -> float | None:
+        """The accuracy before the first step, whichever life of the actor measured it."""
+        if 0 in self.measured or self._folder is None:
+            return self.measured.get(0)
+        return (self._folder.recorded(0) or {}).get("accuracy")
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Behind the last step's checkpoint: what is measured here is published, too."""
@@ -107,7 +115,7 @@ class Recorder(TrainerCallback):
         tokenizer = self.trainer.processing_class
         prompts = [{"token_ids": models.prompt_tokens(tokenizer, problem)} for problem in self._held_out]
         self._actor.publisher.ensure(self.trainer, prompts[0]["token_ids"])
-        self.measured[step] = float("nan")
+        self.measured[step] = None
         if self._folder is None:
             return
         made = measuring.answers(
@@ -146,11 +154,24 @@ def prompt_of(problem: Problem, tokenizer: Any) -> Any:
     return problem.prompt
 
 
+def check_problems(config: LmConfig, trained: Sequence[Problem], held_out: Sequence[Problem], tokenizer: Any) -> None:
+    """What would fail or never begin in the middle of the run is said now: SpecError, BadPrompt."""
+    if config.prompts > len(trained):
+        # TRL draws a step's prompts from one pass over the problems, and drops what does not fill a step: all of them.
+        expected = f"at most {len(trained)} with TRL, the problems of {config.problems} that are trained on"
+        raise SpecError([SpecProblem("prompts", str(config.prompts), expected)])
+    for problem in (*trained, *held_out):
+        tokens = models.prompt_tokens(tokenizer, problem)
+        problems.check_length(f"problem {problem.number}", len(tokens), config.max_prompt_tokens)
+
+
 def train(config: LmConfig, context: Context) -> dict[str, Any]:
     """Train to the end; returns the result, which is also in the folder and in the group's key-value `result`."""
     began = time.monotonic()
     claim = Path(context.claims[CKPT])
     trained, held_out = problems.split(problems.load(config.problems), config.split_seed)
+    tokenizer = models.tokenizer_of(context.claims[MODEL])
+    check_problems(config, trained, held_out[: config.evaluate_prompts], tokenizer)
     args = GRPOConfig(**arguments(config, str(claim / "trainer")))
     leads = args.process_index == 0
     folder = RunFolder(claim, context.incarnation) if leads else None
@@ -162,38 +183,36 @@ def train(config: LmConfig, context: Context) -> dict[str, Any]:
         skipped="mask",
         timeout_s=config.patience / 1_000,
     )
-    judges = Judges(
+    asked = Judges(
         lambda member: [endpoint.url for endpoint in context.endpoints(member)],
         reference="",
         patience_s=config.patience / 1_000,
         waiting=lambda reason: context.heartbeat(waiting=reason[:200]),
     )
-    tokenizer = models.tokenizer_of(context.claims[MODEL])
-    recorder = Recorder(config, context, actor, held_out[: config.evaluate_prompts], folder)
-    recorder.trainer = trainer = GRPOTrainer(
-        model=context.claims[MODEL],
-        reward_funcs=Verifier(judges),
-        args=args,
-        train_dataset=dataset_of(trained, tokenizer),
-        processing_class=tokenizer,
-        rollout_func=actor.rollout_func,
-        callbacks=[actor.callback, recorder],
-    )
-    actor.correct_importance(trainer)
-    resumed = actor.resume()
-    trainer.train(resume_from_checkpoint=resumed)
-    accuracies = list(recorder.measured.values())
+    with closing(asked) as judges:
+        recorder = Recorder(config, context, actor, held_out[: config.evaluate_prompts], folder)
+        recorder.trainer = trainer = GRPOTrainer(
+            model=context.claims[MODEL],
+            reward_funcs=Verifier(judges),
+            args=args,
+            train_dataset=dataset_of(trained, tokenizer),
+            processing_class=tokenizer,
+            rollout_func=actor.rollout_func,
+            callbacks=[actor.callback, recorder],
+        )
+        actor.correct_importance(trainer)
+        resumed = actor.resume()
+        trainer.train(resume_from_checkpoint=resumed)
     result = {
         "steps": trainer.state.global_step // updates(config),
-        "accuracy": accuracies[-1],
-        "first_accuracy": accuracies[0],
+        "accuracy": list(recorder.measured.values())[-1],
+        "first_accuracy": recorder.first(),
         "held_out": len(held_out[: config.evaluate_prompts]),
         "seconds": round(time.monotonic() - began, 3),
         "resumed_at": int(resumed.rpartition("-")[2]) // updates(config) if resumed else 0,
         "incarnation": context.incarnation,
         "samples": asdict(context.rollouts.counters),
     }
-    judges.close()
     if folder is not None:
         folder.finish(result)
         context.client.kv_put(context.group, RESULT, json.dumps(result))
