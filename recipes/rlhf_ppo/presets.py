@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from gangflow.specs.cluster import ClusterSpec, HostSpec
-
 _GPU: Final[dict[str, Any]] = {
     "device": "gpu",
     "dtype": "bfloat16",
@@ -134,26 +132,5 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
 """`tiny` learns on a CPU; `tiny-smoke` runs every part of it for 4 small steps. The others are for real machines: the policy's
 class and how many hosts, with 8 GPUs of 80 GB each."""
 
-
-def machine(hosts: int) -> ClusterSpec:
-    """So many hosts with 8 GPUs each, one NVLink domain a host, 8 hosts a switch."""
-    return ClusterSpec(
-        name="machine",
-        levels=["switch", "nvlink"],
-        hosts=[
-            HostSpec(
-                f"n{index:02}",
-                node=f"n{index:02}",
-                address=f"10.0.0.{index + 1}",
-                cpu=96,
-                mem="1800GiB",
-                gpus=8,
-                domains={"switch": f"s{index // 8}", "nvlink": f"d{index}"},
-            )
-            for index in range(hosts)
-        ],
-    )
-
-
 MACHINES: Final[dict[str, int]] = {"1b-1-host": 1, "8b-2-hosts": 2, "8b-16-hosts": 16, "70b-16-hosts": 16}
-"""Hosts of a cluster that the preset fills."""
+"""Hosts of a `recipes.lm.machines.machine` that the preset fills."""

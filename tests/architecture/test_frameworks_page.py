@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import gangflow.testing
 from gangflow.cli import main as command
-from gangflow.recipes.grpo.lm.presets import machine
+from gangflow.recipes.lm.machines import machine
 from gangflow.specs.document import dump, load
 from gangflow.specs.group import CoStartGroup
 from gangflow.testing import FakeCluster

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from gangflow.specs.cluster import ClusterSpec, HostSpec
-
 _GPU: Final[dict[str, Any]] = {
     "device": "gpu",
     "dtype": "bfloat16",
@@ -130,27 +128,6 @@ PRESETS: Final[dict[str, dict[str, Any]]] = {
 `tiny-ranks` trains with two; `tiny-trl` with TRL. The others are for real machines: model class and how many hosts, with 8 GPUs
 of 80 GB each; `70b-nvl72` for one rack of 18 hosts with 4 GPUs in one NVLink domain, where an engine spans two hosts."""
 
-
-def machine(hosts: int, gpus: int, hosts_per_domain: int = 1, hosts_per_switch: int = 8) -> ClusterSpec:
-    """So many hosts with so many GPUs each; an NVLink domain and a switch span neighbours."""
-    return ClusterSpec(
-        name="machine",
-        levels=["switch", "nvlink"],
-        hosts=[
-            HostSpec(
-                f"n{index:02}",
-                node=f"n{index:02}",
-                address=f"10.0.0.{index + 1}",
-                cpu=96,
-                mem="1800GiB",
-                gpus=gpus,
-                domains={"switch": f"s{index // hosts_per_switch}", "nvlink": f"d{index // hosts_per_domain}"},
-            )
-            for index in range(hosts)
-        ],
-    )
-
-
 MACHINES: Final[dict[str, tuple[int, int, int]]] = {
     "8b-1-host": (1, 8, 1),
     "8b-2-hosts": (2, 8, 1),
@@ -158,4 +135,4 @@ MACHINES: Final[dict[str, tuple[int, int, int]]] = {
     "70b-16-hosts": (16, 8, 1),
     "70b-nvl72": (18, 4, 18),
 }
-"""What `machine` is given for a cluster that the preset fills."""
+"""What `recipes.lm.machines.machine` is given for a cluster that the preset fills."""

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from gangflow.cli.sources import read, rendered
 from gangflow.recipes.lm.claim import SCRIPT
+from gangflow.recipes.lm.machines import machine
 from gangflow.recipes.rlhf_ppo.config import VARIABLE
-from gangflow.recipes.rlhf_ppo.presets import MACHINES, PRESETS, machine
+from gangflow.recipes.rlhf_ppo.presets import MACHINES, PRESETS
 
 FOLDER = Path(__file__).parent / "rendered"
 

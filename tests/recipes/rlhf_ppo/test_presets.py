@@ -7,8 +7,9 @@ from collections import Counter
 import pytest
 
 import gangflow.testing
+from gangflow.recipes.lm.machines import machine
 from gangflow.recipes.rlhf_ppo.build import Config, build, cluster
-from gangflow.recipes.rlhf_ppo.presets import MACHINES, PRESETS, machine
+from gangflow.recipes.rlhf_ppo.presets import MACHINES, PRESETS
 from gangflow.specs.document import dump, load
 from gangflow.specs.group import CoStartGroup
 from gangflow.testing import FakeCluster

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from gangflow.cli.sources import read, rendered
 from gangflow.recipes.grpo.lm.config import VARIABLE
-from gangflow.recipes.grpo.lm.presets import MACHINES, PRESETS, machine
+from gangflow.recipes.grpo.lm.presets import MACHINES, PRESETS
 from gangflow.recipes.lm.claim import SCRIPT
+from gangflow.recipes.lm.machines import machine
 
 FOLDER = Path(__file__).parent / "rendered"
 

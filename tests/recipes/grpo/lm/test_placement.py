@@ -9,7 +9,8 @@ import pytest
 
 import gangflow.testing
 from gangflow.recipes.grpo.lm.build import Config, build, cluster
-from gangflow.recipes.grpo.lm.presets import MACHINES, PRESETS, machine
+from gangflow.recipes.grpo.lm.presets import MACHINES, PRESETS
+from gangflow.recipes.lm.machines import machine
 from gangflow.specs.cluster import ClusterSpec
 from gangflow.testing import FakeCluster
 from gangflow.xce.core.state import Task
