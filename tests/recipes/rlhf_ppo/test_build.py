@@ -118,7 +118,7 @@ def test_the_programs_get_what_the_configuration_says() -> None:
         ({"device": "gpu", "tensor_parallel": 12}, "tensor_parallel", "at most `gpus_per_host`, 8, or a multiple"),
         ({"clip": 1.5}, "clip", "less than 1"),
         ({"split_seed": 1}, "split_seed", "0 with the model `clerk`"),
-        ({"min_learning_rate": 1.0}, "min_learning_rate", "at most `learning_rate`, 0.0002"),
+        ({"schedule": "linear", "min_learning_rate": 1.0}, "min_learning_rate", "at most `learning_rate`, 0.0002"),
         ({"request_timeout": "2m"}, "request_timeout", "less than `hang_timeout`, 120 s"),
         ({"kl_weight": 0}, "kl_weight", "more than 0 with a `kl_target`"),
         ({"prompts": 5_000}, "kl_horizon", "more than 0.2 × `prompts` × `samples`, 2000"),
@@ -130,6 +130,10 @@ def test_a_wrong_setting_is_told_with_what_was_expected(settings: dict[str, Any]
     problem = _problem(**settings)
     assert problem.path == path
     assert expected in problem.expected
+
+
+def test_a_smallest_learning_rate_matters_where_the_rate_falls() -> None:
+    assert Config(schedule="constant", min_learning_rate=1.0).min_learning_rate == 1.0
 
 
 def test_the_largest_update_of_a_critic_is_not_larger_than_is_foreseen() -> None:

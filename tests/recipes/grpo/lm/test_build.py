@@ -105,6 +105,7 @@ def test_a_temperature_samples_what_the_trainer_corrects_for() -> None:
     ("settings", "path", "expected"),
     [
         ({"min_rollouts": 3}, "min_rollouts", "at most `rollouts`, 2"),
+        ({"learning_rate": 1e-5}, "min_learning_rate", "at most `learning_rate`, 1e-05"),
         ({"max_rollouts": 1}, "max_rollouts", "at least `rollouts`, 2"),
         ({"pause": "keep"}, "pause", "wait or abort with `max_staleness` 0: what goes on over a push mixes two versions"),
         ({"max_model_len": 70}, "max_model_len", "at least `max_prompt_tokens` + `max_tokens`, 76"),
@@ -124,6 +125,10 @@ def test_a_temperature_samples_what_the_trainer_corrects_for() -> None:
 def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any], path: str, expected: str) -> None:
     problem = _problem(**settings)
     assert (problem.path, problem.expected) == (path, expected)
+
+
+def test_a_smallest_learning_rate_matters_where_the_rate_falls() -> None:
+    assert LmConfig(schedule="constant", learning_rate=1e-5).min_learning_rate > 1e-5
 
 
 def test_an_unknown_setting_names_the_nearest() -> None:
