@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -37,6 +37,10 @@ class Ahead(Generic[T]):
         """The samples of a step, once they are there; raises what making them raised."""
         made = self._made.pop(step, None)
         return self._make(step) if made is None else made.result()
+
+    def leave(self, timeout_s: float) -> None:
+        """Nobody will take what is under way: wait a moment for it to end, since it uses what its owner is about to close."""
+        wait(self._made.values(), timeout_s)
 
     def _begin(self, step: int) -> None:
         future: Future[T] = Future()

@@ -81,3 +81,15 @@ def test_what_went_wrong_is_raised_where_the_samples_are_needed() -> None:
     ahead.published(0)
     with pytest.raises(LookupError, match="no samples of 1"):
         ahead.take(1)
+
+
+def test_who_leaves_waits_for_what_is_under_way_but_not_for_ever() -> None:
+    maker = Maker()
+    ahead = Ahead(maker, 0, 3, 1)
+    ahead.published(0)
+    maker.wait_begun(2)
+    ahead.leave(0.01)
+    for step in (0, 1):
+        maker.let[step].set()
+    ahead.leave(DEADLINE_S)
+    assert [ahead.take(step) for step in (0, 1)] == ["samples of 0", "samples of 1"]
