@@ -128,7 +128,7 @@ def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any], 
 
 
 def test_a_smallest_learning_rate_matters_where_the_rate_falls() -> None:
-    assert LmConfig(schedule="constant", learning_rate=1e-5).min_learning_rate > 1e-5
+    assert Config(schedule="constant", learning_rate=1e-5).min_learning_rate > 1e-5
 
 
 def test_an_unknown_setting_names_the_nearest() -> None:
