@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -75,7 +76,11 @@ class Ran:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder for everything that a benchmark makes; homes of clusters too (their sockets want a short path)."""
+    """A folder for everything that a benchmark makes; homes of clusters too (their sockets want a short path).
+
+    From here on SIGTERM ends this program as Ctrl-C does: what it started is ended first.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = Path(tempfile.mkdtemp(prefix="gf-", dir="/tmp"))
     os.environ["GANGFLOW_ROOT"] = str(folder / "homes")
     try:
@@ -127,7 +132,12 @@ def by_hand(config: LmConfig, out: Path) -> Ran:
     (out / "config.json").write_text(config.model_dump_json())
     command = [sys.executable, str(BY_HAND), "--config", str(out / "config.json"), "--model", config.model, "--out", str(out)]
     environment = {**os.environ, **build(config).environment}
-    with Meter(out) as meter:
-        subprocess.run(command, env=environment, check=True, timeout=RUN_S, stdout=subprocess.DEVNULL)
+    with Meter(out) as meter, subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as running:
+        try:
+            code = running.wait(RUN_S)
+        finally:
+            running.terminate()  # It ends what it started; if it has ended, nothing happens.
+    if code:
+        raise RuntimeError(f"the run by hand ended with {code}; its logs are in {out}")
     entries = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return Ran(entries, json.loads((out / "result.json").read_text()), meter=meter)
