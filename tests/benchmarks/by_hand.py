@@ -92,8 +92,9 @@ class Processes:
         deadline = time.monotonic() + START_S
         for url in urls:
             while not _answers(url):
-                if ended := [process.args for process in self._running if process.poll() is not None]:
-                    raise RuntimeError(f"it ended before it answered, see its log in {self._out}: {ended[0]!r:.300}")
+                if any(process.poll() is not None for process in self._running):
+                    said = "".join(log.read_text(errors="replace")[-1_000:] for log in self._out.glob("*.log"))
+                    raise RuntimeError(f"one of them ended before it answered; what they said last:\n{said}")
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"{url} does not answer")
                 time.sleep(0.2)
