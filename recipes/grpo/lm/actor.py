@@ -36,6 +36,8 @@ from gangflow.recipes.services.run_folder import RunFolder
 
 RESULT: Final = "result"
 """The group's key-value that holds what the run ended with."""
+END_S: Final = 2.0
+"""How long an actor that fails waits for samples under way."""
 END_S: Final = 5.0
 """How long an actor that ends waits for samples that are under way, and that nobody will take."""
 
