@@ -109,7 +109,8 @@ class Trainer:
             team,
             Both(policy, self.critic),
             tokenizer=tokenizer,
-            probed=probe_text(map(self.sampler.tokens, learned.trained), config.max_model_len),
+            # An order with a reply: what the policy finds likely is rounded least.
+            probed=probe_text(([*pair.prompt, *pair.chosen] for pair in texts.pairs(learned.pairs[:1])), config.max_model_len),
             patience_s=config.patience / 1_000,
         )
         self.threads = ThreadPoolExecutor(1, thread_name_prefix="critic")

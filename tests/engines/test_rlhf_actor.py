@@ -209,7 +209,7 @@ def test_a_run_ends_with_its_result_and_a_line_for_each_step(worlds: Callable[..
     newest = Path(world.context.saved[-1].path)
     assert (newest / "critic").is_dir()
     # A probe of each version goes with it, for the coordinator to check engines by.
-    assert all(head.probe is not None and len(head.probe.tokens) == 48 for head in world.context.published)
+    assert all(head.probe is not None and 20 <= len(head.probe.tokens) <= 48 for head in world.context.published)
 
 
 @pytest.mark.parametrize("moment", ["generating", "training", "saving", "publishing"])

@@ -32,8 +32,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _told(run: Run) -> str:
-    logs = {member: "".join(run.logs(member, stream="stderr"))[-1_500:] for member in ("actor", "critic", "reward")}
-    return f"{run.status().model_dump_json()[:2_000]}\n{logs}"
+    logs = {member: "".join(run.logs(member, stream="stderr"))[-1_500:] for member in ("actor", "critic", "reward", "rollout")}
+    judged = [event.data for event in run.client.events(0, run.id, run.status().seq) if event.type == "FailureJudged"]
+    return f"{run.status().model_dump_json(exclude={'document'})[:2_000]}\n{judged}\n{logs}"
 
 
 def _mean(lines: list[dict[str, Any]], key: str, steps: range) -> float:
@@ -46,7 +47,7 @@ def test_the_reward_model_and_the_policy_learn_whoever_is_killed(model: Path, tm
     config = Config(
         model=str(model), vllm=str(quick_command(tmp_path)), steps=STEPS, prompts=32, samples=2, pairs=1_200, reward_epochs=3,
         held_out_pairs=300, checkpoint_every=2, evaluate_every=8, evaluate_samples=2, learning_rate=4e-4, max_drift=1e-4,
-        probe_tolerance=1e-5, unhealthy_timeout="30s",
+        unhealthy_timeout="30s",
     )  # fmt: skip
     root = OwnRoot()
     spec = cluster(config)
