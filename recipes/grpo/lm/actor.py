@@ -38,8 +38,6 @@ RESULT: Final = "result"
 """The group's key-value that holds what the run ended with."""
 END_S: Final = 2.0
 """How long an actor that fails waits for samples under way."""
-END_S: Final = 5.0
-"""How long an actor that ends waits for samples that are under way, and that nobody will take."""
 
 
 class Trainer:
