@@ -60,6 +60,7 @@ class Trainer:
             lambda member: [endpoint.url for endpoint in context.endpoints(member)],
             reference=models.fingerprint(config.ref_model or context.claims[MODEL]) if config.kl_weight else "",
             patience_s=config.patience / 1_000,
+            request_timeout_s=config.request_timeout / 1_000,
             waiting=lambda reason: context.heartbeat(waiting=reason[:200]),
         )
         stops = models.stop_tokens(learner.model, tokenizer)
@@ -164,7 +165,7 @@ class Trainer:
                 [{"token_ids": self.sampler.tokens(problem)} for problem in self.held_out],
                 self.sampler.params,
                 self.learner.step,
-                timeout_s=self.config.patience / 1_000,
+                timeout_s=self.config.request_timeout / 1_000,
                 patience_s=self.config.quorum_timeout / 1_000,
             )
             self.accuracy = measuring.accuracy(

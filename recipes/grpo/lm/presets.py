@@ -33,6 +33,7 @@ _GPU: Final[dict[str, Any]] = {
     "max_drift": 0.5,
     "probe_tolerance": 0.2,
     "patience": "15m",
+    "request_timeout": "10m",
     "quorum_timeout": "30m",
     "hang_timeout": "30m",
     "sync_timeout": "10m",

@@ -101,7 +101,7 @@ class Sampler:
                 config.samples,
                 self.params,
                 step=step,
-                timeout_s=config.patience / 1_000,
+                timeout_s=config.request_timeout / 1_000,
                 oldest=max(0, step - config.max_staleness),
             )
         generated = time.monotonic()

@@ -123,7 +123,7 @@ class Recorder(TrainerCallback):
             prompts,
             {"max_tokens": self._config.max_tokens, "stop_token_ids": list(self.trainer.eos_token_ids)},
             int(self.trainer.state.global_step),
-            timeout_s=self._config.patience / 1_000,
+            timeout_s=self._config.request_timeout / 1_000,
             patience_s=self._config.quorum_timeout / 1_000,
         )
         self.measured[step] = measuring.accuracy(
@@ -181,12 +181,13 @@ def train(config: LmConfig, context: Context) -> dict[str, Any]:
         dtype=torch.bfloat16 if config.dtype == "bfloat16" else None,
         max_drift=config.max_drift,
         skipped="mask",
-        timeout_s=config.patience / 1_000,
+        timeout_s=config.request_timeout / 1_000,
     )
     asked = Judges(
         lambda member: [endpoint.url for endpoint in context.endpoints(member)],
         reference="",
         patience_s=config.patience / 1_000,
+        request_timeout_s=config.request_timeout / 1_000,
         waiting=lambda reason: context.heartbeat(waiting=reason[:200]),
     )
     with closing(asked) as judges:
