@@ -280,7 +280,7 @@ def _faults(config: Config) -> Iterator[Fault]:
     if config.schedule != "constant" and config.min_learning_rate > config.learning_rate:
         yield Fault(("min_learning_rate",), config.min_learning_rate, f"at most `learning_rate`, {config.learning_rate}")
     if config.request_timeout >= config.hang_timeout:
-        expected = f"less than `hang_timeout`, {config.hang_timeout / 1_000:g} s: an actor that waits for an answer is silent"
+        expected = f"less than `hang_timeout`, {config.hang_timeout / 1_000:g} s: an actor that waits is silent"
         yield Fault(("request_timeout",), config.request_timeout, expected)
     if config.kl_target:
         yield from _faults_of_steering(config)

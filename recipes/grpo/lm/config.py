@@ -119,8 +119,8 @@ class LmConfig(Spec):
     patience: Duration = 120_000
     """How long the actor asks a reward or reference server that does not answer."""
     request_timeout: Duration = 60_000
-    """For one request, to a rollout (a step's share of it) or to one of them. A rollout that answers its health checks and keeps
-    no request within it, three times in a row, counts as hung."""
+    """For one request, to a rollout (its share of a step) or to one of them. A rollout that answers its health checks and no
+    request within it, three times in a row, counts as hung."""
 
     # --- the group ---------------------------------------------------------------------------------------------------
     name: Name = "grpo"
@@ -200,7 +200,7 @@ class LmConfig(Spec):
 
 def _faults(config: LmConfig) -> Iterator[Fault]:
     if config.request_timeout >= config.hang_timeout:
-        expected = f"less than `hang_timeout`, {config.hang_timeout / 1_000:g} s: an actor that waits for an answer is silent"
+        expected = f"less than `hang_timeout`, {config.hang_timeout / 1_000:g} s: an actor that waits is silent"
         yield Fault(("request_timeout",), config.request_timeout, expected)
     if config.min_rollouts > config.rollouts:
         yield Fault(("min_rollouts",), config.min_rollouts, f"at most `rollouts`, {config.rollouts}")
