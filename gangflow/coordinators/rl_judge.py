@@ -64,7 +64,7 @@ def judge_rollout(state: RLState, rollout: Rollout, now: int) -> tuple[RLState, 
         message = f"no new weights within {lasting(limits.sync_ms)}: {rollout.failure or 'no answer'}"
     if cause is None:
         return state, []
-    judged = replace(rollout, reported=cause, call=0, verb=None, sync_since_ms=0, retry_at_ms=0)
+    judged = replace(rollout, reported=cause, call=0, verb=None, sync_since_ms=0, retry_at_ms=0, earlier=f"{cause}: {message}")
     if answers and judged.state is not RolloutState.STALE:
         judged = judged.move(RolloutState.STALE)
     return state.put(judged), [ReportCause(limits.rollout, rollout.index, rollout.incarnation, cause, message)]
@@ -104,6 +104,7 @@ def judge_group(state: RLState, now: int) -> tuple[RLState, list[Action]]:
 
 def _story(rollout: Rollout) -> str:
     judged = f", reported {rollout.reported}" if rollout.reported else ""
-    failure = f" ({rollout.failure})" if rollout.failure else ""
+    said = rollout.failure or (rollout.earlier and f"before it was {rollout.earlier}")
+    failure = f" ({said})" if said else ""
     where = f" at {rollout.url}" if rollout.url else ""
     return f"rollout[{rollout.index}] {rollout.state} in incarnation {rollout.incarnation}{where}{judged}{failure}"

@@ -163,7 +163,7 @@ def _reborn(rollout: Rollout, incarnation: int) -> Rollout:
         else rollout.die(RolloutState.DEAD)
     )
     started = ended.move(RolloutState.STARTING)
-    return Rollout(started.index, incarnation, started.state)
+    return Rollout(started.index, incarnation, started.state, earlier=rollout.earlier)
 
 
 def _follow(rollout: Rollout, phase: str) -> Rollout:
@@ -229,7 +229,8 @@ def _engine(state: RLState, seen: EngineAnswered, now: int) -> RLState:
     if verb is Verb.RESUME and rollout.target is not None and rollout.target.probe is not None:
         return state.put(replace(rollout, verb=Verb.GENERATE))
     if verb in {Verb.RESUME, Verb.GENERATE}:
-        serving = replace(rollout.move(RolloutState.SERVING), sync_since_ms=0, retry_at_ms=0, failure="", diverged=False)
+        serving = rollout.move(RolloutState.SERVING)
+        serving = replace(serving, sync_since_ms=0, retry_at_ms=0, failure="", diverged=False, earlier="")
         return state.put(serving)
     if verb is Verb.LOAD:
         return state.put(replace(rollout, weights=seen.weights, verb=Verb.RESUME))

@@ -145,6 +145,8 @@ class Rollout:
     request_failures: int = 0
     reported: Cause | None = None
     """Judged: it is XCE's now, and gets nothing any more."""
+    earlier: str = ""
+    """What was reported of an earlier incarnation, until one serves: why this slot has to come up again and again."""
 
     @property
     def key(self) -> tuple[int, int]:

@@ -184,11 +184,12 @@ class Histories(RuleBasedStateMachine):
         world.finish_calls()
         world.move_actor("RUNNING")
         for index in world.slots:
+            # It may be judged by that: an engine that is well and answers no request hangs.
+            world.tell_all(HealthSeen(index, world.slots[index][0], ok=True))
             _, phase = world.slots[index]
             rollout = world.state.rollout(index)
             if phase != "READY" or (rollout is not None and rollout.reported is not None):
                 world.revive(index)
-            world.tell_all(HealthSeen(index, world.slots[index][0], ok=True))
         world.publish(self.version + 1)
         for _ in range(8):
             world.finish_calls()

@@ -333,3 +333,42 @@ def test_no_quorum_names_each_rollout_its_address_and_its_last_error() -> None:
     assert "rollout[0]" in message
     assert "http://127.0.0.1:7000 (refused)" in message
     assert "rollout[1] DEAD" in message
+
+
+def test_no_quorum_names_what_was_reported_of_incarnations_before() -> None:
+    """Weights that no engine can load: each is given up and restarted, and the clock runs out while the next one comes up. The
+    reason is what the group fails with, not only that somebody is starting."""
+    world = running(quorum_ms=60_000, sync_ms=3_000)
+    world.publish(1)
+    while not world.reports():
+        while world.calls:
+            world.perform(0, "refused" if world.calls[0][1].verb is Verb.LOAD else "ok")
+        world.wait(500)
+    for index in (0, 1):
+        world.kill(index)
+        world.slots[index] = (2, "STARTING")
+        world.tell(world.term, world.listed())
+    world.wait(60_000)
+    (failure,) = world.failures()
+    assert failure.cause == "no_quorum"
+    for index in (0, 1):
+        assert f"rollout[{index}] STARTING in incarnation 2" in failure.message
+    assert failure.message.count("before it was stale: no new weights within 3s: refused") == 2
+
+
+def test_what_was_reported_is_forgotten_once_a_later_incarnation_serves() -> None:
+    world = running(quorum_ms=60_000, sync_ms=3_000)
+    world.publish(1)
+    while not world.reports():
+        while world.calls:
+            world.perform(0, "refused" if world.calls[0][1].verb is Verb.LOAD else "ok")
+        world.wait(500)
+    for index in (0, 1):
+        world.kill(index)
+        world.revive(index)
+    world.finish_calls()
+    assert world.serving() == [0, 1]
+    for index in (0, 1):
+        world.kill(index)
+    world.wait(60_000)
+    assert "stale" not in world.failures()[0].message
