@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import psutil
 
-from gangflow.channel import CHECKPOINT, ELIGIBLE, HEAD, Eligible, Head, WeightsId
+from gangflow.channel import CHECKPOINT, ELIGIBLE, HEAD, Eligible, Head
 from gangflow.member.checkpoint import Checkpoint
 from gangflow.member.ledger import Ledger
 from gangflow.recipes.grpo.lm.build import CKPT, build
@@ -145,11 +145,14 @@ class World:
     def slot(self, member: str, index: int = 0) -> SlotView:
         return self.run.status().slot(member, index)
 
+    def beat(self) -> dict[str, Any]:
+        """What the actor's newest heartbeat says; empty before the first."""
+        beats = [beat for beat in self.client.beats(self.run.id).heartbeats if beat.member == "actor"]
+        return max(beats, key=lambda beat: beat.incarnation).body if beats else {}
+
     def step(self) -> int:
         """The newest step that the actor beat; -1 before."""
-        beats = self.client.beats(self.run.id).heartbeats
-        newest = max(beats, key=lambda beat: (beat.member == "actor", beat.incarnation), default=None)
-        return int((newest.body.get("step") if newest else None) or -1)
+        return int(self.beat().get("step") or -1)
 
     # --- waiting
 
@@ -215,9 +218,6 @@ class World:
         answer.raise_for_status()
         return str(answer.json()["weight_version"])
 
-    def engine_weights(self, index: int) -> WeightsId | None:
-        return WeightsId.from_label(self.engine_version(index))
-
     def told(self, name: str) -> list[dict[str, Any]]:
         """What the programs told in a file of the folder; a line that is being written is left for later."""
         path = self.folder / name
@@ -242,6 +242,21 @@ class World:
         note = self.told(f"at-{moment}")[-1]
         self.until(lambda: psutil.Process(note["pid"]).status() == psutil.STATUS_STOPPED, "it does not stand still")
         return note
+
+    def spoil_next_weights(self) -> tuple[Head, Callable[[], None]]:
+        """Change one bit of the next version after its publishing and before any load; that head, and what repairs its file.
+
+        The coordinator stands still meanwhile: nobody else could be quick enough.
+        """
+        coordinator, old = self.coordinator(), self.head().weights
+        coordinator.suspend()
+        self.until(lambda: self.head().weights != old, "nothing more was published")
+        head = self.head()
+        (file,) = Path(head.path).glob("*.safetensors")
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        coordinator.resume()
+        return head, lambda: _written(file, whole)
 
     def coordinator(self) -> psutil.Process:
         (pid,) = self.live.coordinators(self.run.id)
@@ -285,6 +300,10 @@ class World:
         for entry in judged:
             assert score(entry["asked"]) == entry["answered"]
         return len(judged)
+
+
+def _written(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
 
 
 def gone(processes: Mapping[str, psutil.Process]) -> bool:
