@@ -41,8 +41,8 @@ def config(model: Path, vllm: Path, **more: Any) -> LmConfig:
     """As many small steps as a test needs, each with a checkpoint and a push."""
     given: dict[str, Any] = {
         "model": str(model), "vllm": str(vllm), "steps": 1_000_000, "prompts": 4, "samples": 4, "max_tokens": 8,
-        "checkpoint_every": 1, "evaluate_every": 1_000_000, "evaluate_prompts": 4, "max_restarts": 100, "patience": "20s",
-        "request_timeout": "20s",
+        "checkpoint_every": 1, "evaluate_every": 1_000_000, "evaluate_prompts": 4, "max_restarts": 100, "patience": "30s",
+        "request_timeout": "10s",
         "sync_timeout": f"{SYNC_S}s", "unhealthy_timeout": f"{UNHEALTHY_S}s", "quorum_timeout": f"{QUORUM_S}s",
     }  # fmt: skip
     return LmConfig(**{**given, **more})

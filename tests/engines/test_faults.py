@@ -74,7 +74,7 @@ def replaced(world: World, at: Moment, judged: EventView, before: int) -> tuple[
     ("name", "order"), [("VLLM::Worker", 1), ("VLLM::EngineCore", 2), ("server", 3)], ids=["worker", "core", "server"]
 )
 def test_a_killed_process_of_an_engine(world: World, name: str, order: int) -> None:
-    """Scenarios 45, 48 and 82: SIGKILL of any of its processes ends all of them; a new engine gets weights first."""
+    """Scenarios 45, 48, 53 and 82: SIGKILL of any of its processes ends all of them; a new engine gets weights first."""
     at, actor = world.now(), world.slot("actor").incarnation
     tree, before = world.tree("rollout"), world.slot("rollout").incarnation
     tree[name].send_signal(signal.SIGKILL)
@@ -100,7 +100,7 @@ def test_a_server_that_stands_still(world: World) -> None:
 
 @pytest.mark.parametrize(("name", "order"), [("VLLM::EngineCore", 5), ("VLLM::Worker", 6)], ids=["core", "worker"])
 def test_an_engine_that_answers_health_and_hangs_on_requests(world: World, name: str, order: int) -> None:
-    """Scenario 46: SIGSTOP of what computes. /health stays 200 all the time: it is judged hung by its requests."""
+    """SIGSTOP of what computes. /health stays 200 all the time: it is judged hung by its requests."""
     at, tree, before = world.now(), world.tree("rollout"), world.slot("rollout").incarnation
     url = world.url(0)
     tree[name].send_signal(signal.SIGSTOP)
@@ -167,7 +167,7 @@ def test_weights_that_can_only_be_loaded_half(world: World, order: str, cause: s
 
 
 def test_a_rollout_that_is_restarted_while_weights_are_pushed_to_it(world: World) -> None:
-    """Scenarios 45 and 47: the other one serves the new weights at once; the restarted one never with anything older."""
+    """Scenario 45: the other one serves the new weights at once; the restarted one never with anything older."""
     note = world.stopped_at("before-push")
     at, tree, before = world.now(), world.tree("rollout", 1), world.slot("rollout", 1).incarnation
     tree["server"].send_signal(signal.SIGSTOP)
@@ -200,7 +200,7 @@ def test_a_rollout_that_is_restarted_while_weights_are_pushed_to_it(world: World
     ("moment", "order"), [("before-push", 11), ("files-written", 12), ("published", 13)], ids=["before", "during", "after"]
 )
 def test_a_killed_actor(world: World, moment: str, order: int) -> None:
-    """Scenario 52: SIGKILL before, during and after a push. It goes on from its newest checkpoint; the rollouts stay, and are
+    """SIGKILL before, during and after a push. It goes on from its newest checkpoint; the rollouts stay, and are
     asked for nothing before they have that incarnation's weights."""
     rollouts = [world.slot("rollout", index).incarnation for index in (0, 1)]
     note = world.stopped_at(moment)
@@ -253,7 +253,7 @@ def test_a_reward_service_that_answers_500(world: World) -> None:
 
 
 def test_a_disk_that_is_full(world: World) -> None:
-    """Scenario 33: nothing half-written is ever published, and with room again the run goes on where it was."""
+    """Nothing half-written is ever published, and with room again the run goes on where it was."""
     if not os.path.ismount(world.disk):
         pytest.skip("a small disk needs the right to mount one")
     at, filler = world.now(), world.disk / "filler"
