@@ -17,11 +17,14 @@ def _installed(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(engines.BUILT_IN))
-def test_those_that_come_with_gangflow_have_both_sides(name: str) -> None:
+async def test_those_that_come_with_gangflow_have_both_sides(name: str) -> None:
     found = engines.kind(name)
-    for verb in ("health", "generate", "pause", "resume", "abort", "load", "version", "release", "close"):
-        assert callable(getattr(found.adapter, verb)), verb
-    assert callable(found.wire)
+    engine, wire = found.adapter("http://127.0.0.1:1", 1, 1), found.wire()
+    for verb in ("health", "generate", "pause", "resume", "abort", "load", "version", "release"):
+        assert callable(getattr(engine, verb)), verb
+    assert callable(wire.generate)
+    await engine.close()
+    await wire.close()
 
 
 def test_another_ones_engine_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,7 +224,7 @@ async def test_a_load_that_is_refused_is_reported_stale() -> None:
 @pytest.mark.parametrize("scores", [[-1.5, -2.4], [-1.5], None, "no"])
 async def test_who_disagrees_with_the_trainer_gets_no_work(scores: Any) -> None:
     """Other log-probabilities, another number of them, or none at all: only the one that says the same is admitted."""
-    room = Room(sync_timeout="1s")
+    room = Room(sync_timeout="600ms")
     room.engine(0).scores, room.engine(1).scores = scores, [-1.5, -2.50001]
     async with room.driven():
         await room.serving(room.publish(0, probe=Probe((5, 6, 7), (-1.5, -2.5))), 1)
