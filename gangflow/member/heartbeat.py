@@ -5,6 +5,7 @@ Only what the program itself does makes a beat. A thread that beats by itself wo
 
 from __future__ import annotations
 
+import atexit
 import json
 import threading
 from collections.abc import Callable, Mapping
@@ -84,6 +85,8 @@ class Heartbeat:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="gangflow-heartbeat", daemon=True)
                 self._thread.start()
+                # What a program says last, it says right before its end: that is sent, too.
+                atexit.register(self.close)
             self._wake.notify_all()
 
     def flush(self, timeout_s: float = 5.0) -> bool:
@@ -96,6 +99,7 @@ class Heartbeat:
         with self._wake:
             thread, self._thread, self._closing = self._thread, None, True
             self._wake.notify_all()
+        atexit.unregister(self.close)
         if thread is not None:
             thread.join(timeout_s)
         self._closing = False

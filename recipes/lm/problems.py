@@ -61,6 +61,8 @@ def load(name: str) -> tuple[Problem, ...]:
     try:
         lines = json_lines(path)
     except FileNotFoundError:
+        if name.startswith("/"):
+            raise BadProblems(f"no problem set {name!r}: no such file on this host") from None
         there = sorted(file.stem for file in SHIPPED.glob("*.jsonl"))
         near = difflib.get_close_matches(name, there, 1)
         meant = f"; did you mean {near[0]!r}?" if near else ""

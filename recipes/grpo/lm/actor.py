@@ -246,7 +246,7 @@ def main() -> int:
             team.leave()
             return 0
         result = lead(config, gangflow.context(), team, learner, models.tokenizer_of(folder))
-    except PolicyMismatch as wrong:
+    except (PolicyMismatch, problems.BadProblems) as wrong:
         print(f"{wrong.code}: {wrong.message}", file=sys.stderr)
         return WRONG_POLICY
     except GangflowError as error:
