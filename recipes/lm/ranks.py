@@ -7,6 +7,7 @@ others what is called with what; they wait in `Team.follow`. When a rank dies, t
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -84,9 +85,17 @@ class Team:
         self._tell((_END, ()))
 
     def leave(self) -> None:
-        """Close the connections between ranks."""
+        """Close the connections between ranks. A follower's process ends here: there is nothing that it still has to do.
+
+        Threads of torch (split weights over gloo) now and then abort the interpreter's own teardown, and torchrun would count
+        that as a rank that failed, and end a leader that is about to tell the result.
+        """
         if self.size > 1:
             dist.destroy_process_group()
+        if not self.leads:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
 
     def sum(self, values: Any) -> Any:
         """The elementwise sum of a tensor over all ranks, in place."""
