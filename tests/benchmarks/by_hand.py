@@ -221,7 +221,14 @@ class ByHand:
         self.rollouts = self.weights = self
 
     def generate(
-        self, prompts: Sequence[Any], samples: int, params: Mapping[str, Any], step: int | None = None, timeout_s: float = 0.0
+        self,
+        prompts: Sequence[Any],
+        samples: int,
+        params: Mapping[str, Any],
+        step: int | None = None,
+        *,
+        timeout_s: float = 0.0,
+        oldest: int | None = None,
     ) -> list[Group]:
         made = self._engines.sample(prompts, samples, params)
         return [Group([Sample(output) for output in outputs]) for outputs in made]
