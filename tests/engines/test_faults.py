@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -233,6 +235,30 @@ def test_a_killed_actor(world: World, moment: str, order: int) -> None:
 # --- the services, and the disk
 
 
+@contextmanager
+def filled(disk: Path) -> Iterator[None]:
+    """Every free byte of it is taken as soon as it is free."""
+    filler, over = disk / "filler", threading.Event()
+
+    def fill() -> None:
+        with filler.open("wb", buffering=0) as file:
+            while not over.wait(0.02):
+                try:
+                    while file.write(b"\0" * 4_096):
+                        pass
+                except OSError:
+                    continue
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        filler.unlink()
+
+
 def test_a_reward_service_that_answers_500(world: World) -> None:
     """The actor waits and asks again: no step is done without rewards, and no failure is a reward (`check_rewards`)."""
     before, at = world.run.status(), world.now()
@@ -256,27 +282,23 @@ def test_a_disk_that_is_full(world: World) -> None:
     """Nothing half-written is ever published, and with room again the run goes on where it was."""
     if not os.path.ismount(world.disk):
         pytest.skip("a small disk needs the right to mount one")
-    at, filler = world.now(), world.disk / "filler"
+    at = world.now()
+    with filled(world.disk):
+        # At first it frees what nobody needs any more; that is taken as well, until it only waits and says so.
+        waited: list[Head] = []
 
-    def stuck() -> bool:
-        # What the actor frees, because nobody needs it any more, is taken too.
-        with filler.open("ab", buffering=0) as file:
-            try:
-                while file.write(b"\0" * 4_096):
-                    pass
-            except OSError:
-                pass
-        return "the disk is full" in str(world.beat().get("waiting"))
+        def waits() -> bool:
+            if "the disk is full" in str(world.beat().get("waiting")) and (not waited or waited[-1] == world.head()):
+                waited.append(world.head())
+            else:
+                waited.clear()
+            return len(waited) >= 20
 
-    try:
-        world.until(stuck, "the actor never said so")
-        head, steps = world.head(), len(world.commits())
-        world.still_beats(3)
-        assert stuck()
-        assert world.head() == head, "something was published without a place to put it"
+        world.until(waits, "the actor never waited for room")
+        steps = len(world.commits())
+        world.still_beats(2)
+        assert world.head() == waited[-1], "something was published without a place to put it"
         assert len(world.commits()) == steps
-    finally:
-        filler.unlink()
     mended = world.now()
     world.goes_on()
     back = (world.now().at_ms - mended.at_ms) / 1000
