@@ -49,7 +49,10 @@ JSON = {"Content-Type": "application/json"}
 
 
 class Processes:
-    """What this program started: by Popen, in sessions of their own, ended when the block is left."""
+    """What this program started: by Popen, in process groups of their own, ended when the block is left.
+
+    In one session, as an agent's tasks are: Linux shares processors between sessions first, and vLLM's waiting workers spin.
+    """
 
     def __init__(self, config: LmConfig, model: Path, out: Path) -> None:
         self._group = build(config)
@@ -82,7 +85,7 @@ class Processes:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    start_new_session=True,
+                    process_group=0,
                 )
             )
         return f"http://127.0.0.1:{port}"
@@ -111,7 +114,7 @@ class Processes:
             except subprocess.TimeoutExpired:
                 pass
             try:
-                # A session of its own: whatever is left of it.
+                # Whatever is left of its process group.
                 os.killpg(process.pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
