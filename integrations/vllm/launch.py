@@ -190,6 +190,10 @@ class VllmServer(Spec):
                 # Otherwise every server of a host pins its threads to the same first cores.
                 "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             }
+        if self.device == "cpu" and self.tensor_parallel == 1:
+            # As on one GPU: the worker is a part of the engine's process. On its own it would spin on a core for a second after
+            # each request, and the trainer, the reference and the coordinator with it wait for theirs.
+            words["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         if self.device == "cpu" and self.eager is not False:
             # Without it the first request for log-probabilities is compiled, half a minute of it.
             words["TORCHDYNAMO_DISABLE"] = "1"

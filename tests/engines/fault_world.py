@@ -41,6 +41,8 @@ def config(model: Path, vllm: Path, **more: Any) -> LmConfig:
     """As many small steps as a test needs, each with a checkpoint and a push."""
     given: dict[str, Any] = {
         "model": str(model), "vllm": str(vllm), "steps": 1_000_000, "prompts": 4, "samples": 4, "max_tokens": 8,
+        # A worker that can be killed, as engines of several GPUs have.
+        "vllm_args": ["--distributed-executor-backend=mp"],
         "checkpoint_every": 1, "evaluate_every": 1_000_000, "evaluate_prompts": 4, "max_restarts": 100, "patience": "30s",
         "request_timeout": "10s",
         "sync_timeout": f"{SYNC_S}s", "unhealthy_timeout": f"{UNHEALTHY_S}s", "quorum_timeout": f"{QUORUM_S}s",
@@ -103,14 +105,16 @@ class World:
         self.until(look, f"no event: {what}", ended_is_fine=True)
         return found[0]
 
-    def judged(self, after: Moment, member: str, index: int, cause: str) -> EventView:
-        """The verdict of XCE's rules on that failure."""
+    def judged(self, after: Moment, member: str, index: int, *causes: str) -> EventView:
+        """The verdict of XCE's rules on that failure, for one of these causes."""
 
         def is_it(event: EventView) -> bool:
+            if event.type != "FailureJudged":
+                return False
             data = event.data
-            return event.type == "FailureJudged" and (data["member"], data["index"], data["cause"]) == (member, index, cause)
+            return (data["member"], data["index"]) == (member, index) and data["cause"] in causes
 
-        return self.wait_event(after, is_it, f"{member}[{index}] judged {cause}")
+        return self.wait_event(after, is_it, f"{member}[{index}] judged {' or '.join(causes)}")
 
     def verdicts(self, after: Moment) -> Iterator[tuple[EventView, Eligible]]:
         """What the coordinator wrote since, in order."""

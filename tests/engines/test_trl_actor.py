@@ -58,7 +58,7 @@ def test_trl_takes_the_arguments(settings: dict[str, Any], tmp_path: Path) -> No
         trainer.lr_scheduler.step()
     assert max(rates) == pytest.approx(1e-3)
     last = trainer.lr_scheduler.get_last_lr()[0]
-    assert last == pytest.approx(1e-3 if config.schedule == "constant" else 1e-5)
+    assert last == pytest.approx(1e-3 if config.schedule == "constant" else config.min_learning_rate)
     assert (rates[0] == 0) == bool(config.warmup)
 
 

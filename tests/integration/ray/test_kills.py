@@ -24,7 +24,9 @@ def test_a_group_runs_to_its_end(kept: Kept, client: Client, place: Path) -> Non
     document = group("whole", place / "done")
     document["members"]["c"] = {"job": {"command": ["python", "-c", program], "resources": {"cpu": "100m"}}}
     with running(client, document) as view:
-        assert {slot.hosts for member in view.members for slot in member.slots} <= {("h-0",), ("h-1",)}
+        # `c` may have ended already, and then has no host.
+        stay = [slot for member in view.members if member.name != "c" for slot in member.slots]
+        assert {slot.hosts for slot in stay} <= {("h-0",), ("h-1",)}
         assert view.seq > 0
         (place / "done").touch()
         ended = state(client, view.id, "SUCCEEDED")

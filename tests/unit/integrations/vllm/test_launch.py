@@ -67,6 +67,8 @@ def test_on_a_cpu(vllm: str) -> None:
     assert environment["OMP_NUM_THREADS"] == "2"
     assert environment["VLLM_CPU_KVCACHE_SPACE"] == "1"
     assert environment["TORCHDYNAMO_DISABLE"] == "1"
+    assert environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0", "its worker would spin"
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in VllmServer.on_cpu("m", tensor_parallel=2).environment()
     assert "HF_HUB_OFFLINE" not in environment
     assert "TORCHDYNAMO_DISABLE" not in VllmServer.on_cpu("m", eager=False).environment()
 
