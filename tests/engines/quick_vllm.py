@@ -79,8 +79,8 @@ def import_all() -> None:
         importlib.import_module(name)
     from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
 
-    # A worker spins on a core for so long after each message: by itself a whole second, which is for hosts of many cores. Not at
-    # all would not do: of messages that come close together it is not woken up for each.
+    # A worker spins on a core for so long after each message: by itself a whole second, which is for hosts of many cores. Not
+    # at all would not do: of messages that come close together it is not woken up for each.
     SpinCondition.__init__.__defaults__ = (0.05,)
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").startswith("vllm.") and hasattr(module, "get_mp_context"):

@@ -15,7 +15,6 @@ for rounding, and that it is so is checked (`max_drift`). The loss is the mean o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -31,7 +30,7 @@ from gangflow.recipes.lm.drawing import sample_seed
 from gangflow.recipes.lm.ranks import OnAllRanks, Team
 from gangflow.recipes.lm.schedule import rate
 from gangflow.recipes.lm.shares import Plan, plan
-from gangflow.recipes.lm.spread import TrainingBroken
+from gangflow.recipes.lm.spread import Spread, in_half, is_split
 
 
 class EngineDrift(OnAllRanks):
@@ -90,11 +89,8 @@ class Learner:
     def __init__(self, model: Any, config: LmConfig, team: Team) -> None:
         self.config = config
         self.team = team
-        self._split = team.size > 1 and config.sharding == "full"
-        if self._split:
-            self.model = model if sharded.is_split(model) else sharded.split(model, team, half=_half(config, team))
-        else:
-            self.model = model.to(team.device)
+        self.spread = Spread(model, model.model.layers, team, sharding=config.sharding, dtype=config.dtype)
+        self.model = self.spread.model
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(),
             lr=config.learning_rate,
@@ -109,8 +105,8 @@ class Learner:
     @classmethod
     def start(cls, folder: str, config: LmConfig, team: Team) -> Self:
         """With the model of a folder."""
-        if team.size > 1 and config.sharding == "full":
-            model = sharded.load(folder, team, half=_half(config, team), checkpointing=config.checkpointing)
+        if is_split(team, config.sharding):
+            model = sharded.load(folder, team, half=in_half(team, config.dtype), checkpointing=config.checkpointing)
         else:
             model = models.load(folder, device=team.device, checkpointing=config.checkpointing)
         return cls(model, config, team)
@@ -127,7 +123,7 @@ class Learner:
         for _ in range(self.config.epochs):
             for minibatch in made.minibatches:
                 cut += self._accumulate(batch, old, minibatch, made)
-                norm = max(norm, self._update())
+                norm = max(norm, self.spread.update(self.optimizer, self.config.grad_clip))
         tokens = int(batch.sequences.answer.sum())
         sums = self.team.sum(torch.tensor([*seen, cut], dtype=torch.float64)).tolist()
         kl, importance, capped, gap, compared, clipped = sums
@@ -148,12 +144,12 @@ class Learner:
 
     def probe(self, tokens: Sequence[int]) -> Probe:
         """What the policy says of these tokens."""
-        with self._precision():
+        with self.spread.precision():
             return models.probe_of(self.model, tokens)
 
     def export(self, folder: Path, tokenizer: Any = None) -> None:
         """Write the policy as a model folder for engines; the leader writes."""
-        state = checkpoint.whole_weights(self.model) if self._split else None
+        state = checkpoint.whole_weights(self.model) if self.spread.split else None
         if self.team.leads:
             models.save_for_engines(self.model, folder, tokenizer=tokenizer, dtype=self.config.dtype, state=state)
 
@@ -175,7 +171,7 @@ class Learner:
         k3 = weight = capped = gaps = compared = 0.0
         for part in made.micro_batches():
             rows = batch.sequences.rows(part.rows).to(self.team.device)
-            with torch.no_grad(), self._precision():
+            with torch.no_grad(), self.spread.precision():
                 before = models.token_logprobs(self.model, rows.tokens, rows.attention, temperature=self.config.temperature)
             if part.padding:
                 continue
@@ -211,7 +207,7 @@ class Learner:
         for part in minibatch[self.team.rank]:
             rows = batch.sequences.rows(part.rows).to(self.team.device)
             width = rows.sampled.shape[1]
-            with self._precision():
+            with self.spread.precision():
                 now = models.token_logprobs(self.model, rows.tokens, rows.attention, temperature=self.config.temperature)
             mask = torch.zeros_like(rows.answer) if part.padding else rows.answer
             loss, clipped = self._loss(
@@ -222,8 +218,7 @@ class Learner:
                 None if batch.reference is None else batch.reference[part.rows, :width].to(self.team.device),
                 mask,
             )
-            # Split weights are averaged over the ranks, where the sum is meant.
-            (loss / tokens * (self.team.size if self._split else 1)).backward()
+            self.spread.backward(loss / tokens)
             cut += clipped
         return cut
 
@@ -239,25 +234,6 @@ class Learner:
             objective = objective - config.kl_weight * _k3(torch.where(mask, reference - now, 0.0))
         cut = ((gains > 0) & (ratio > config.clip_high)) | ((gains < 0) & (ratio < config.clip_low))
         return -torch.where(mask, objective, 0.0).sum(), float((cut & mask).sum())
-
-    def _update(self) -> float:
-        """Clip the gradient's norm and step; returns the norm before."""
-        if self.team.size > 1 and not self._split:
-            self._add_up_gradients()
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip)
-        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        if not bool(torch.isfinite(norm)):
-            self.optimizer.zero_grad()
-            raise TrainingBroken(f"step {self.step}: the gradient's norm is {float(norm)}")
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return float(norm)
-
-    def _add_up_gradients(self) -> None:
-        parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
-        flat = self.team.sum(torch.cat([parameter.grad.reshape(-1) for parameter in parameters]))
-        for parameter, total in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-            parameter.grad.copy_(total.view_as(parameter))
 
     def _rate(self) -> float:
         config = self.config
@@ -275,18 +251,6 @@ class Learner:
         if self.config.minibatches == 1:
             return None
         return torch.Generator().manual_seed(sample_seed(self.config.seed, self.step))
-
-    def _precision(self) -> AbstractContextManager[Any]:
-        """On GPUs the forward pass computes as the engines do; weights, gradients and loss are float32 everywhere."""
-        if _half(self.config, self.team) and not self._split:
-            half: AbstractContextManager[Any] = torch.autocast("cuda", torch.bfloat16)
-            return half
-        return nullcontext()
-
-
-def _half(config: LmConfig, team: Team) -> bool:
-    """Whether the forward pass is in bfloat16."""
-    return team.device == "cuda" and config.dtype == "bfloat16"
 
 
 def _k3(apart: Any) -> Any:
