@@ -2,13 +2,13 @@
 
 A variant's module offers `Config` (frozen pydantic), `PRESETS` (name → overrides of its defaults) and `build(config)`, which
 returns the `CoStartGroup`; `cluster(config)`, if it is there, describes a machine of virtual hosts that the group fills, or is
-None where the configuration is one for real machines.
+None where the configuration is one for real machines; `missing(config)`, if it is there, are the faults of what the group would
+read on this machine, for a run that stays on it.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
@@ -23,6 +23,11 @@ class Variant:
     module: str
     chosen_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Setting → its values with which this variant is meant: `engine` → (`vllm`,)."""
+
+    @property
+    def words(self) -> str:
+        """The setting that chooses it, as it is typed: `engine=vllm`; its module where nothing does."""
+        return next((f"{key}={values[0]}" for key, values in self.chosen_by.items()), self.module)
 
     def load(self) -> ModuleType:
         """Import it."""
@@ -59,12 +64,37 @@ class Recipe:
         if preset:
             having = [variant for variant in left if preset in variant.load().PRESETS]
             if not having:
-                names = [name for variant in left for name in variant.load().PRESETS]
-                beside = f" (with {' '.join(said)})" if said else ""
-                expected = "one of " + ", ".join(names) + beside
-                raise UsageError([Problem("preset", repr(preset), expected, _nearest(preset, names))])
+                raise UsageError([self._no_preset(preset, left, " ".join(said))])
             left = having
         return left[0]
+
+    def elsewhere(self, chosen: Variant, keys: Iterable[str]) -> Iterator[tuple[str, str, Variant]]:
+        """(key, the setting that is meant, its variant) of each key that the chosen variant lacks and another one has.
+
+        A slip of another variant's setting is one, if nothing that the chosen one has is as near.
+        """
+        own = list(chosen.load().Config.model_fields)
+        keys = [key for key in keys if key not in own]
+        if not keys:
+            return  # Nobody else needs to be imported.
+        others = [(variant, variant.load().Config.model_fields) for variant in self.variants if variant is not chosen]
+        known = [*own, *(name for _, fields in others for name in fields)]
+        for key in keys:
+            meant = key if key in known else _nearest(key, known)
+            having = [variant for variant, fields in others if meant in fields]
+            if meant not in own and having:
+                yield key, meant, having[0]
+
+    def _no_preset(self, preset: str, left: Iterable[Variant], said: str) -> Problem:
+        names = [name for variant in left for name in variant.load().PRESETS]
+        having = next((variant for variant in self.variants if preset in variant.load().PRESETS), None)
+        begun = [name for name in names if name.startswith(preset)]
+        expected = f"one of {', '.join(begun or names)}" + (f" (with {said})" if said else "")
+        if having is not None:
+            expected += f"; it is a preset of {having.words}"
+        elif begun:
+            expected += f"; {len(names) - len(begun)} others begin otherwise"
+        return Problem("preset", repr(preset), expected, _nearest(preset, names))
 
 
 RECIPES: tuple[Recipe, ...] = (
@@ -94,4 +124,6 @@ def find(name: str) -> Recipe:
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
-    return next(iter(difflib.get_close_matches(name, list(names), 1)), "")
+    from gangflow.specs.faults import nearest  # only where something is wrong
+
+    return nearest(name, names)

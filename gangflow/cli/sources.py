@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from gangflow.errors import Problem, SpecError, UsageError
-from gangflow.recipes.catalog import RECIPES, Recipe, find
+from gangflow.recipes.catalog import RECIPES, Recipe, Variant, find
 from gangflow.specs.cluster import ClusterSpec
 from gangflow.specs.document import load, located
 from gangflow.specs.group import CoStartGroup
@@ -63,9 +64,43 @@ def _from_recipe(entry: Recipe, settings: Sequence[str]) -> Source:
     # What only chose the variant is no setting of it.
     chose = {key for key in variant.chosen_by if key not in recipe.Config.model_fields} | {"preset"}
     rest = [setting for setting, (key, _) in zip(settings, pairs, strict=True) if key not in chose]
-    config = apply(recipe.Config.model_validate(recipe.PRESETS.get(preset, {})), rest)
+    given = {key.split(".")[0].split("[")[0]: value for key, value in pairs if key not in chose}
+    _of_another(entry, variant, given)
+    with _by_preset(preset, set(recipe.PRESETS.get(preset, {})) - set(given)):
+        config = apply(recipe.Config.model_validate(recipe.PRESETS.get(preset, {})), rest)
     cluster = recipe.cluster(config) if hasattr(recipe, "cluster") else None
     return Source(recipe.build(config), cluster, recipe, config)
+
+
+def _of_another(entry: Recipe, variant: Variant, given: Mapping[str, str]) -> None:
+    """UsageError, with the variant that has it, for settings that the chosen one lacks."""
+    problems = [
+        Problem(
+            key,
+            repr(given[key]),
+            f"a setting of {variant.words}, which is meant here; {meant!r} is one of {other.words}",
+            meant if meant != key else "",
+        )
+        for key, meant, other in entry.elsewhere(variant, given)
+    ]
+    if problems:
+        others = dict.fromkeys(other.words for _, _, other in entry.elsewhere(variant, given))
+        raise UsageError(problems, remedy=f"give {' or '.join(others)} (or a preset of it), or leave the setting out")
+
+
+@contextmanager
+def _by_preset(preset: str, keys: AbstractSet[str]) -> Iterator[None]:
+    """Where a preset, not the user, gave the value that does not go with the settings, that is told."""
+    try:
+        yield
+    except SpecError as error:
+        told = [
+            replace(problem, expected=f"{problem.expected} (not so by preset={preset}: give `{problem.path}=` as well)")
+            if problem.path in keys
+            else problem
+            for problem in error.problems
+        ]
+        raise type(error)(told, remedy=error.advice) from None
 
 
 def _override(group: CoStartGroup, settings: Sequence[str]) -> CoStartGroup:

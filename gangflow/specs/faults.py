@@ -78,13 +78,15 @@ def _written(value: object, depth: int = 2) -> str:
 
 
 def nearest(value: object, names: Iterable[object]) -> str:
-    """The valid name that `value` is probably a slip of; empty when none is near."""
+    """The valid name that `value` is probably a slip of, or else the first that begins with it; empty when none is near."""
     if not isinstance(value, str):
         return ""
     import difflib  # only where something is wrong
 
-    found = difflib.get_close_matches(value, [str(name) for name in names], n=1, cutoff=0.6)
-    return found[0] if found else ""
+    known = [str(name) for name in names]
+    found = difflib.get_close_matches(value, known, n=1, cutoff=0.6)
+    # `8b` is as far from `8b-1-host` as one name can be from another, and yet it is what was meant.
+    return next(iter(found or (name for name in known if len(value) > 1 and name.startswith(value))), "")
 
 
 def listed(names: Iterable[object]) -> str:

@@ -59,8 +59,27 @@ def test_a_preset_of_another_variant_is_refused_beside_a_setting_that_excludes_i
     wrong = _problem("engine=vllm", preset="smoke")
     assert (wrong.path, wrong.value, wrong.nearest) == ("preset", "'smoke'", "tiny-smoke")
     assert wrong.expected.startswith("one of tiny, ")
-    assert wrong.expected.endswith(" (with engine=vllm)")
+    assert wrong.expected.endswith(" (with engine=vllm); it is a preset of engine=embedded")
     assert _problem(preset="tiny-trll").nearest == "tiny-trl"
+
+
+@pytest.mark.parametrize("settings", [("engine=vllm",), ()])
+def test_the_beginning_of_presets_names_them(settings: tuple[str, ...]) -> None:
+    wrong = _problem(*settings, preset="8b")
+    assert wrong.nearest == "8b-1-host"
+    assert wrong.expected.startswith("one of 8b-1-host, 8b-2-hosts, 8b-16-hosts")
+    assert "70b-16-hosts" not in wrong.expected
+
+
+def test_a_setting_of_another_variant_is_found_there_a_slip_of_it_too() -> None:
+    embedded, vllm = GRPO.variants
+    keys = ["steps", "max_staleness", "max_stalenes", "max_restart", "nothing_like_it"]
+    found = [(key, meant, variant.words) for key, meant, variant in GRPO.elsewhere(embedded, keys)]
+    assert found == [
+        ("max_staleness", "max_staleness", "engine=vllm"),
+        ("max_stalenes", "max_staleness", "engine=vllm"),
+    ]
+    assert [(meant, variant.words) for _, meant, variant in GRPO.elsewhere(vllm, ["gpus"])] == [("gpus", "engine=embedded")]
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:

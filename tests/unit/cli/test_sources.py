@@ -63,6 +63,24 @@ def test_an_unknown_setting_names_the_nearest() -> None:
     assert (problem.path, problem.nearest) == ("setps", "steps")
 
 
+def test_a_setting_of_another_variant_says_which_variant_has_it() -> None:
+    problem = _problem("grpo", "max_staleness=2")
+    assert (problem.path, problem.value) == ("max_staleness", "'2'")
+    assert problem.expected == "a setting of engine=embedded, which is meant here; 'max_staleness' is one of engine=vllm"
+    with pytest.raises(SpecError) as refused:
+        read("grpo", ["preset=tiny", "gpus=0", "epochs=1"])
+    assert [problem.path for problem in refused.value.problems] == ["gpus"]
+    assert "engine=embedded" in refused.value.advice
+
+
+def test_what_a_preset_says_beside_a_setting_is_told_as_the_presets() -> None:
+    problem = _problem("grpo", "preset=tiny-async", "max_staleness=0")
+    assert (problem.path, problem.value) == ("pause", "'keep'")
+    assert problem.expected.endswith("(not so by preset=tiny-async: give `pause=` as well)")
+    by_user = _problem("grpo", "preset=tiny-async", "max_staleness=0", "pause=keep")
+    assert (by_user.path, "preset" in by_user.expected) == ("pause", False)
+
+
 @pytest.mark.parametrize("what", ["no/such.yaml", "no.yml", "folder/recipe"])
 def test_a_file_that_is_not_there_is_said_so(what: str) -> None:
     problem = _problem(what)
