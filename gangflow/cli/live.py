@@ -16,6 +16,8 @@ from gangflow.xce.rest.messages import BeatView
 from gangflow.xce.rest.schema import GroupView, SlotView
 
 LINES_SHOWN = 8
+SLOTS_NAMED = 6
+"""Of those that something is said of: the others are counted."""
 COUNTED = {"redispatched": "re-dispatched", "lost": "lost", "duplicates": "duplicate"}
 """Counters of samples, and their words."""
 _COLOURS = {
@@ -66,6 +68,25 @@ def progress_line(beats: Mapping[tuple[str, int], BeatView], rollout: str) -> st
         if value is not None:
             parts.append(f"{value} {word}")
     return " · ".join(parts)
+
+
+def waited_for(view: GroupView, now_ms: int) -> str:
+    """Which replicas were started and are not READY yet, and for how long: an engine loads its model. Empty: none."""
+    loading = [
+        slot
+        for member in view.members
+        if member.kind == "replica_set" and not view.terminal and view.state != "STOPPING"
+        for slot in member.slots
+        if slot.state in {"STARTING", "RUNNING"}
+    ]
+    if not loading:
+        return ""
+    names = ", ".join(f"{slot.member}[{slot.index}]" for slot in loading[:SLOTS_NAMED])
+    more = f" and {len(loading) - SLOTS_NAMED} more" if len(loading) > SLOTS_NAMED else ""
+    since = min(slot.since_ms for slot in loading)
+    ends = [slot.until_ms for slot in loading if slot.until_ms]
+    limit = f" of at most {(min(ends) - since) / 1000:.0f} s" if ends else ""
+    return f"{names}{more} start: not READY yet ({max(0, now_ms - since) / 1000:.0f} s{limit})"
 
 
 def headline(view: GroupView, now_ms: int) -> Text:
@@ -127,13 +148,16 @@ def screen(
     if view is None:
         return Text(phase, style="bold")
     parts: list[RenderableType] = [headline(view, now_ms), table(view, beats, story)]
+    waits = waited_for(view, now_ms)
+    if waits:
+        parts.append(Text(waits, style="yellow"))
     progress = progress_line(beats, story.rollout)
     if progress:
         parts.append(Text(progress, style="bold"))
     if behind is not None:
         parts.append(Text.assemble(("behind it: ", "dim"), headline(behind, now_ms)))
     begin = story.begin_ms or view.submitted_ms
-    parts += [
-        Text(f"{(at - begin) / 1000:7.1f} s  {text.splitlines()[0]}", style="dim") for at, text in story.lines[-LINES_SHOWN:]
-    ]
+    # What lasts stands above all of this already, and scrolls up with the terminal.
+    passing = [line for line in story.lines if line not in story.lasting][-LINES_SHOWN:]
+    parts += [Text(f"{(at - begin) / 1000:7.1f} s  {text.splitlines()[0]}", style="dim") for at, text in passing]
     return Stack(*parts)

@@ -11,6 +11,11 @@ from gangflow.channel import ELIGIBLE, Eligible
 from gangflow.xce.rest.messages import EventView
 
 MAX_LINES = 200
+LASTING = frozenset({"FailureJudged", "TryVoided", "ClaimChanged"})
+"""Records whose lines stay readable wherever a run is watched: what went wrong, and what followed from it."""
+
+Line = tuple[int, str]
+"""(at_ms, text)."""
 
 
 @dataclass(slots=True)
@@ -57,8 +62,10 @@ class Story:
     document: Mapping[str, Any] = field(default_factory=dict)
     """The group's spec, as it was submitted; says which failure rules are its user's."""
     begin_ms: int = 0
-    lines: list[tuple[int, str]] = field(default_factory=list)
-    """(at_ms, text), the newest last; bounded."""
+    lines: list[Line] = field(default_factory=list)
+    """The newest last; bounded."""
+    lasting: list[Line] = field(default_factory=list)
+    """Those of the lines that are not to scroll out of sight; bounded likewise."""
     readmissions: list[Readmission] = field(default_factory=list)
     weights: dict[tuple[int, int], str] = field(default_factory=dict)
     """(slot, incarnation) of the live rollouts → what they serve, or served last."""
@@ -76,9 +83,14 @@ class Story:
         text = getattr(self, f"_{record.type}", self._nothing)(data, record.at_ms)
         if not text:
             return []
-        self.lines.append((record.at_ms, text))
-        del self.lines[:-MAX_LINES]
+        self.add((record.at_ms, text), lasting=record.type in LASTING)
         return [text]
+
+    def add(self, line: Line, *, lasting: bool = False) -> None:
+        """Append a line, of a record or of whoever watches."""
+        for lines in (self.lines, self.lasting) if lasting else (self.lines,):
+            lines.append(line)
+            del lines[:-MAX_LINES]
 
     def _nothing(self, _data: dict[str, Any], _at: int) -> str:
         return ""
@@ -149,10 +161,9 @@ class Story:
 
     def _FailureJudged(self, data: dict[str, Any], _at: int) -> str:
         rule = rule_name(self.document, data["member"], data["rule"])
-        said = data.get("message", "")
-        return f"{rule} for {data['member']}[{data['index']}]: {data['action'] or 'placed again'}" + (
-            f" ({said})" if said else ""
-        )
+        because = "; ".join(part for part in (rule, data.get("message", "").removeprefix(f"{data['cause']}: ")) if part)
+        slot = f"{data['member']}[{data['index']}] incarnation {data['incarnation']}"
+        return f"{slot}: {data['cause']} → {data['action'] or 'placed again'} ({because})"
 
     def _SlotWarned(self, data: dict[str, Any], _at: int) -> str:
         left = data.get("left")

@@ -14,7 +14,8 @@ from rich.live import Live
 
 from gangflow.cli import live
 from gangflow.cli.faults import Fault
-from gangflow.cli.story import Story
+from gangflow.cli.printing import Printing, put, stamped
+from gangflow.cli.story import Line, Story
 from gangflow.errors import NotFound, Superseded
 from gangflow.runs import Run
 from gangflow.xce.rest.messages import BeatView, EventView
@@ -23,13 +24,8 @@ from gangflow.xce.rest.schema import GroupView
 DRAW_S = 0.25
 VIEW_S = 1.0
 """A view is fetched when a record says that something changed, and at least this often."""
-PROGRESS_S = 5.0
-"""Between progress lines where nothing can be redrawn."""
 MAX_WAITING = 10_000
 """Records and heartbeats that wait to be drawn; a stream that is faster waits for us."""
-
-Line = tuple[int, str]
-"""(at_ms, text)."""
 
 
 class Watching:
@@ -48,7 +44,7 @@ class Watching:
         self.behind_waited: GroupView | None = None
         """The second group as it was while it waited, with its reason."""
         self._inbox: queue.Queue[EventView | BeatView | Exception] = queue.Queue(MAX_WAITING)
-        self._seen_at = 0.0
+        self._printing = Printing(self.story)
         self._over = threading.Event()
 
     def follow(self, console: Console | None = None) -> GroupView:
@@ -76,22 +72,18 @@ class Watching:
             return
         with Live(console=console, refresh_per_second=1 / DRAW_S, transient=False) as shown:
 
-            def draw(_lines: Sequence[Line]) -> None:
-                shown.update(live.screen(self.view, self.beats, self.story, "", int(time.time() * 1000), self.behind_view))
+            def draw(lines: Sequence[Line]) -> None:
+                for line in lines:
+                    if line in self.story.lasting:
+                        put(shown.console, stamped(self.story, line))  # above the table, for good
+                shown.update(live.screen(self.view, self.beats, self.story, "", _now_ms(), self.behind_view))
 
             draw(())
             yield draw
 
     def _print(self, console: Console, lines: Sequence[Line]) -> None:
-        for at, line in lines:
-            since = (at - (self.story.begin_ms or at)) / 1000
-            console.print(f"{since:7.1f} s  {line}", markup=False, highlight=False, soft_wrap=True)
-        now = time.monotonic()
-        if now - self._seen_at >= PROGRESS_S:
-            self._seen_at = now
-            progress = live.progress_line(self.beats, self.story.rollout)
-            if progress:
-                console.print(f"           {progress}", markup=False, highlight=False, soft_wrap=True)
+        for line in self._printing.lines(self.view, self.beats, lines, _now_ms()):
+            put(console, stamped(self.story, line))
 
     # --- streams
 
@@ -175,11 +167,16 @@ class Watching:
             except (NotFound, Superseded):
                 continue  # It has no process at this moment: the fault waits for its next one.
             self.pending.remove(fault)
-            at = int(time.time() * 1000)
+            at = _now_ms()
             self.fired.append((fault, at, int(step or 0)))
             sent.append((at, f"fault: {fault} (sent to incarnation {slot.incarnation})"))
-        self.story.lines += sent
+        for line in sent:
+            self.story.add(line, lasting=True)
         return sent
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 QUESTION = "\nd to detach (the run goes on), c or Enter to cancel it? "

@@ -12,7 +12,7 @@ from gangflow.channel import ROLE_KEY
 from gangflow.cli import live
 from gangflow.cli.story import Story
 from gangflow.xce.core.plan import Cause
-from gangflow.xce.core.state import Exit, Group, SlotState
+from gangflow.xce.core.state import Exit, Group, GroupState, Slot, SlotState
 from gangflow.xce.rest.messages import BeatView
 from gangflow.xce.rest.schema import GroupView
 from gangflow.xce.rest.views import group_view
@@ -115,6 +115,45 @@ def test_the_newest_lines_stand_below_each_on_one_line() -> None:
     assert tail[-1] == "   10.0 s  line 11"
     assert tail[0] == "    3.0 s  line 4"
     assert "second line" not in text
+
+
+def test_what_lasts_stands_above_the_table_and_takes_no_line_below() -> None:
+    story = Story("g1", begin_ms=1_000)
+    story.add((2_000, "rollout[1] incarnation 1: oom → restart_member"), lasting=True)
+    for number in range(3, 3 + live.LINES_SHOWN):
+        story.add((1_000 * number, f"line {number}"))
+    text = shown(live.screen(view_of(running()), {}, story, "", NOW_MS, None))
+    assert "restart_member" not in text
+    assert "line 3" in text
+
+
+def started(group: Group, *names: str, until_ms: int = 0) -> GroupView:
+    """The group with replicas that run since 33 s and are not READY yet."""
+    slots = dict(group.slots)
+    for number in range(len(names)):
+        slots["rollout", number] = Slot(
+            "rollout", number, SlotState.RUNNING, 1, 1, (), 33_000 + 1_000 * number, until_ms=until_ms
+        )
+    return view_of(dataclasses.replace(group, slots=slots))
+
+
+def test_replicas_that_load_are_named_with_how_long_they_have() -> None:
+    view = started(running(state=GroupState.STARTING), "a", "b")
+    line = "rollout[0], rollout[1] start: not READY yet (28 s)"
+    assert live.waited_for(view, NOW_MS) == line
+    assert line in shown(live.screen(view, {}, Story("g1"), "", NOW_MS, None))
+    limited = started(running(), "a", until_ms=333_000)
+    assert live.waited_for(limited, NOW_MS) == "rollout[0] start: not READY yet (28 s of at most 300 s)"
+    many = started(running(), *"abcdefgh")
+    assert live.waited_for(many, NOW_MS).startswith(
+        "rollout[0], rollout[1], rollout[2], rollout[3], rollout[4], rollout[5] and 2 "
+    )
+
+
+def test_nothing_is_waited_for_where_all_are_ready_or_the_group_stops() -> None:
+    assert live.waited_for(view_of(running()), NOW_MS) == "", "a slot without a place has a reason of its own"
+    assert live.waited_for(started(running(state=GroupState.STOPPING), "a"), NOW_MS) == ""
+    assert live.waited_for(started(running(state=GroupState.FAILED, ended_ms=50_000), "a"), NOW_MS) == ""
 
 
 def test_brackets_and_markup_in_names_are_text() -> None:

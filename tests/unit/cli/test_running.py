@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -17,11 +18,12 @@ from gangflow.cli.watching import Watching, final_words
 from gangflow.errors import SetupError, SpecError, Unreachable
 from gangflow.runs import Run
 from gangflow.xce.core import events as ev
+from gangflow.xce.core.plan import Cause
 from gangflow.xce.core.state import GroupState
 from gangflow.xce.rest.messages import BeatView, Done, EventView, HealthView, Submitted
 from gangflow.xce.rest.schema import GroupView
 from gangflow.xce.rest.views import group_view
-from tests.unit.cli.events import PLAN, changed, exited, views
+from tests.unit.cli.events import PLAN, changed, exited, views, waits
 from tests.unit.xce.rest.fake import running, state_of
 
 SOURCE = Source(gangflow.CoStartGroup("grpo", {"actor": gangflow.Job(["train"])}))
@@ -83,6 +85,10 @@ class FakeCluster:
         return Done(seq=9)
 
     def events(self, after: int | None = 0, group: str = "", until: int | None = None) -> Iterator[EventView]:
+        yield from self.records()
+
+    def records(self) -> Iterator[EventView]:
+        """Of the group, which has ended behind them."""
         yield from self.history
         self.view = view_of(self.end, "app_exit" if self.end == "FAILED" else "")
         yield from views([changed("STOPPING", self.end)])
@@ -186,6 +192,41 @@ def test_ctrl_c_and_detach(run_on: Callable[..., tuple[int, str]], monkeypatch: 
     _interrupted(monkeypatch, detach=True)
     assert run_on(cluster)[0] == 0
     assert cluster.calls == ["submit"], "the run goes on in its cluster"
+
+
+JUDGED = ev.FailureJudged("g1", "rollout", 1, 1, Cause.APP_EXIT, -1, "restart_member", "app_exit: exited with code 3")
+SAID = "rollout[1] incarnation 1: app_exit → restart_member"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_judged_failure_is_said_once_and_stays_in_the_scroll_back(terminal: bool) -> None:
+    later = [waits(f"reason {number}") for number in range(20)]
+    where = Console(file=io.StringIO(), width=160, height=60, force_terminal=terminal, color_system=None)
+    cluster = FakeCluster("SUCCEEDED", JUDGED, *later)
+    command.watch(where, Run("g1", "grpo", cluster, owns=False), [], stop=False)  # type: ignore[arg-type]
+    said = printed(where)
+    assert said.count(SAID) == 1
+    assert ("\x1b[" in said) == terminal
+    last_screen = said[said.rindex("g1) SUCCEEDED") :] if terminal else ""
+    assert SAID not in last_screen, "it is above what is redrawn"
+
+
+def test_piped_output_has_a_line_for_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = threading.Event()
+
+    def beats(_self: FakeCluster, _group: str) -> Iterator[BeatView]:
+        yield BeatView(member="actor", index=0, incarnation=1, at_ms=1, body={"step": 3, "reward": 0.25, "accuracy": 0.5})
+        there.set()
+
+    def events(self: FakeCluster, *_: object, **__: object) -> Iterator[EventView]:
+        assert there.wait(10), "the heartbeat was taken first"
+        yield from FakeCluster.records(self)
+
+    monkeypatch.setattr(FakeCluster, "follow_beats", beats)
+    monkeypatch.setattr(FakeCluster, "events", events)
+    where = console()
+    command.watch(where, Run("g1", "grpo", FakeCluster(), owns=False), [], stop=False)  # type: ignore[arg-type]
+    assert printed(where).count("step 3 · reward 0.250 · held-out accuracy 0.50") == 1
 
 
 def test_a_controller_that_is_lost_is_an_error_and_an_own_cluster_is_stopped(

@@ -9,6 +9,7 @@ import pytest
 from gangflow.channel import ELIGIBLE
 from gangflow.cli.story import MAX_LINES, Story, rule_name
 from gangflow.xce.core import events as ev
+from gangflow.xce.core.plan import Cause
 from tests.unit.cli.events import PLAN, changed, claim, eligible, exited, moved, placed, views, waits
 
 
@@ -169,3 +170,17 @@ def test_a_warning_is_told_once_all_its_tasks_have_it() -> None:
     told = [line for record in views([ev.SlotWarned("g1", "actor", 0, 1, (1,)), ev.SlotWarned("g1", "actor", 0, 1)])
             for line in story.feed(record)]  # fmt: skip
     assert told == ["actor[0] #1 was warned: its runtime limit is near"]
+
+
+def test_a_judged_failure_is_told_with_its_cause_and_what_follows_and_lasts() -> None:
+    story = Story("g1", document={"members": {"rollout": {"replica_set": {"on_failure": [{}]}}}})
+    lines = told(
+        ev.FailureJudged("g1", "rollout", 1, 1, Cause.APP_EXIT, 0, "restart_member", "app_exit: exited with code 3"),
+        exited("rollout", 1, 1, "app_exit", code=3),
+        ev.FailureJudged("g1", "rollout", 0, 4, Cause.HOST_LOST, -1, ""),
+        story=story,
+    )
+    assert lines[0] == "rollout[1] incarnation 1: app_exit → restart_member (rule 1 of rollout; exited with code 3)"
+    assert lines[2] == "rollout[0] incarnation 4: host_lost → placed again (no rule)"
+    assert [text for _, text in story.lasting] == [lines[0], lines[2]]
+    assert [text for _, text in story.lines] == lines
