@@ -7,13 +7,14 @@ home, or a Ray address), and a remote XCE by URL.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from gangflow.errors import Problem, UsageError
-from gangflow.home import Home, given_token, new_home
+from gangflow.errors import ClusterRefused, Problem, SpecError, Unreachable, UsageError, XceError
+from gangflow.home import Home, given_token, new_home, root
 from gangflow.specs.cluster import ClusterSpec
 from gangflow.xce.rest.client import Client
 
@@ -90,8 +91,32 @@ class Remote:
 def own_cluster(
     name: str, spec: ClusterSpec | None, *, runtime: str = "ray", dashboard: bool = True, say: Say = silent
 ) -> Cluster:
-    """Start a cluster of one's own in a new home. `spec` None: this machine as one host."""
-    return start_cluster(new_home(name), spec, runtime=runtime, dashboard=dashboard, say=say)
+    """Start a cluster of one's own in a new home. `spec` None: this machine as one host. What is refused leaves no home."""
+    _check_runtime(runtime)
+    home = new_home(name)
+    try:
+        return start_cluster(home, spec, runtime=runtime, dashboard=dashboard, say=say)
+    except (SpecError, ClusterRefused):
+        shutil.rmtree(home.path, ignore_errors=True)
+        raise
+
+
+def abandon(cluster: Cluster, error: BaseException) -> None:
+    """Stop a cluster of one's own whose group was not submitted because of that error.
+
+    When the group was refused, nothing has happened that its journal or logs could tell, and its home is removed. After any
+    other error (nobody answered, a coordinator did not start) they are what says why, and stay.
+    """
+    cluster.stop()
+    place = Path(cluster.name)
+    refused = isinstance(error, SpecError | XceError) and not isinstance(error, Unreachable)
+    if refused and place.parent == root() / "runs":
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _check_runtime(runtime: str) -> None:
+    if runtime not in RUNTIMES:
+        raise UsageError([Problem("runtime", repr(runtime), f"one of {', '.join(RUNTIMES)}")])
 
 
 def start_cluster(
@@ -103,6 +128,7 @@ def start_cluster(
         SetupError: Ray, the controller or an agent did not come up.
         JournalError: the journal cannot be used; says why and what to do.
     """
+    _check_runtime(runtime)
     home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     lived_before = (home.path / "journal.db").exists()
     started: Cluster
@@ -110,13 +136,11 @@ def start_cluster(
         from gangflow.ray.runtime import RayCluster
 
         started = RayCluster.start(home, spec, dashboard=dashboard, say=say)
-    elif runtime == "local":
+    else:
         from gangflow.local import LocalCluster
 
         _end_ray(home)
         started = LocalCluster.start(home, spec, say=say)
-    else:
-        raise UsageError([Problem("runtime", repr(runtime), f"one of {', '.join(RUNTIMES)}")])
     if lived_before:
         _coordinate_again(started, say)
     return started

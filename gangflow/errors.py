@@ -212,6 +212,14 @@ class SetupError(GangflowError):
     exit_code = 9
 
 
+class ClusterRefused(SetupError):
+    """A controller refused the description of its hosts; nothing was started on them."""
+
+    code = SpecError.code
+    exit_code = SpecError.exit_code
+    remedy = SpecError.remedy
+
+
 class GroupEnded(GangflowError):
     """A group that was waited for did not succeed."""
 

@@ -19,6 +19,7 @@ import psutil
 
 from gangflow.clusters import Say, silent, with_scripts
 from gangflow.errors import (
+    ClusterRefused,
     GangflowError,
     JournalCorrupt,
     JournalFull,
@@ -41,7 +42,7 @@ STOP_S = 120
 COORDINATOR_STOP_S = 5
 """For a coordinator whose XCE is gone to end when it is told to."""
 _ERRORS: dict[int, type[GangflowError]] = {
-    kind.exit_code: kind for kind in (JournalFull, JournalLocked, JournalCorrupt, JournalRegressed, SetupError)
+    kind.exit_code: kind for kind in (JournalFull, JournalLocked, JournalCorrupt, JournalRegressed, SetupError, ClusterRefused)
 }
 
 

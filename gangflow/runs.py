@@ -305,9 +305,9 @@ def launch(
     )
     try:
         return submit(group, used, owns=owns, delegation=delegation)
-    except BaseException:
+    except BaseException as error:
         if owns:
-            used.stop()
+            clusters.abandon(used, error)
         raise
 
 

@@ -3,7 +3,7 @@
 A variant's module offers `Config` (frozen pydantic), `PRESETS` (name → overrides of its defaults) and `build(config)`, which
 returns the `CoStartGroup`; `cluster(config)`, if it is there, describes a machine of virtual hosts that the group fills, or is
 None where the configuration is one for real machines; `missing(config)`, if it is there, are the faults of what the group would
-read on this machine, for a run that stays on it.
+read on this machine, for a run that stays on it; `PLOT`, if it is there, is the module that draws a picture of its metrics.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -278,9 +279,9 @@ async def launch(
         used = await in_thread(lambda: clusters.join_cluster(address, say=say))
     try:
         return await _submit(group, used, delegation, owns=owns)
-    except BaseException:
+    except BaseException as error:
         if owns:
-            await in_thread(used.stop)
+            await in_thread(partial(clusters.abandon, used, error))
         raise
 
 

@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 
 from rich.console import Console
 
 from gangflow import clusters
 from gangflow.cli import faults as fault_words
 from gangflow.cli.faults import Fault, check_faults
+from gangflow.cli.results import result_lines
 from gangflow.cli.sources import Source
 from gangflow.cli.watching import Watching, ask_detach_or_cancel, final_words
 from gangflow.errors import Problem, UsageError
@@ -76,9 +77,9 @@ def run_group(
     try:
         with source.blamed():
             run = submit(source.group, cluster, owns=False, delegation=delegation)
-    except BaseException:
+    except BaseException as error:
         if owns:
-            cluster.stop()
+            clusters.abandon(cluster, error)
         raise
     console.print(
         f"group <{run.id}> {run.name!r} is submitted to {cluster.name}", markup=False, highlight=False, soft_wrap=True
@@ -90,15 +91,18 @@ def run_group(
             soft_wrap=True,
         )
         return DETACHED
-    return watch(console, run, planned, stop=owns)
+    return watch(console, run, planned, stop=owns, recipe=source.recipe)
 
 
 def _terminated(number: int, _frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-def watch(console: Console, run: Run, faults: Sequence[Fault], *, stop: bool) -> int:
-    """Watch a run until it ends. `stop`: its cluster is the run's own, and ends with it unless it is detached."""
+def watch(console: Console, run: Run, faults: Sequence[Fault], *, stop: bool, recipe: ModuleType | None = None) -> int:
+    """Watch a run until it ends. `stop`: its cluster is the run's own, and ends with it unless it is detached.
+
+    `recipe`: the module that it was built by, if it is known.
+    """
     detached = False
     try:
         watching = Watching(run, faults)
@@ -118,7 +122,8 @@ def watch(console: Console, run: Run, faults: Sequence[Fault], *, stop: bool) ->
                 return EXIT_OF_STATE["CANCELLED"]
         printed = not console.is_terminal
         words = final_words(view, watching.story, printed=printed)
-        for line in [*words, *(f"the fault never came due: {fault}" for fault in watching.pending)]:
+        undue = (f"the fault never came due: {fault}" for fault in watching.pending)
+        for line in [*words, *undue, *result_lines(view, recipe)]:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         tell_what_is_kept(console, run, ends=stop)
         return EXIT_OF_STATE.get(view.state, 1)

@@ -17,6 +17,7 @@ import psutil
 
 from gangflow.clusters import Say, silent
 from gangflow.errors import (
+    ClusterRefused,
     GangflowError,
     JournalCorrupt,
     JournalFull,
@@ -39,7 +40,7 @@ ASK_S = 400.0
 AGENT_S = 30.0
 """For an agent that is told to end: its members' grace, at most this long."""
 _ERRORS: dict[str, type[GangflowError]] = {
-    kind.code: kind for kind in (JournalFull, JournalLocked, JournalCorrupt, JournalRegressed)
+    kind.code: kind for kind in (JournalFull, JournalLocked, JournalCorrupt, JournalRegressed, ClusterRefused)
 }
 
 

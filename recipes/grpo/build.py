@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from gangflow.recipes.grpo.config import PRESETS, VARIABLE, Config
 from gangflow.recipes.services.rules import CKPT, PORT, WRONG_POLICY, actor_rules, ms, restart, rollout_rules, served, watched
@@ -20,8 +20,10 @@ from gangflow.specs.coordinator import RLCoordinator
 from gangflow.specs.group import CoStartGroup
 from gangflow.specs.member import Job, ReplicaSet
 
-__all__ = ["CLAIM", "PORT", "PRESETS", "WRONG_POLICY", "Config", "build", "cluster"]
+__all__ = ["CLAIM", "PLOT", "PORT", "PRESETS", "WRONG_POLICY", "Config", "build", "cluster"]
 
+PLOT: Final = "gangflow.recipes.grpo.plot"
+"""Draws a picture of a run's metrics."""
 CLAIM = CKPT
 
 

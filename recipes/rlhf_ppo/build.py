@@ -24,12 +24,14 @@ from gangflow.specs.coordinator import RLCoordinator
 from gangflow.specs.group import CoStartGroup
 from gangflow.specs.member import Job, Pack, ReplicaSet
 
-__all__ = ["CKPT", "PORT", "PRESETS", "SERVED", "WRONG_POLICY", "Config", "build", "cluster"]
+__all__ = ["CKPT", "PLOT", "PORT", "PRESETS", "SERVED", "WRONG_POLICY", "Config", "build", "cluster"]
 
 SERVED: Final = "policy"
 """The name under which the engines serve the model."""
 RENDEZVOUS: Final = "rendezvous"
 """The port where ranks meet."""
+PLOT: Final = "gangflow.recipes.rlhf_ppo.plot"
+"""Draws a picture of a run's metrics."""
 MAKER: Final = "gangflow.recipes.rlhf_ppo.clerk"
 TASK: Final = "gangflow.recipes.rlhf_ppo.task"
 """What the maker's model learns to say."""

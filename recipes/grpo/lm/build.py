@@ -25,12 +25,14 @@ from gangflow.specs.coordinator import RLCoordinator
 from gangflow.specs.group import CoStartGroup
 from gangflow.specs.member import Job, Pack, ReplicaSet
 
-__all__ = ["CKPT", "PORT", "PRESETS", "SERVED", "WRONG_POLICY", "Config", "build", "cluster"]
+__all__ = ["CKPT", "PLOT", "PORT", "PRESETS", "SERVED", "WRONG_POLICY", "Config", "build", "cluster"]
 
 Config = LmConfig
 
 SERVED: Final = "policy"
 """The name under which the engines serve the model."""
+PLOT: Final = "gangflow.recipes.grpo.plot"
+"""Draws a picture of a run's metrics."""
 MAKER: Final = "gangflow.recipes.lm.tiny"
 
 
