@@ -70,6 +70,8 @@ def run_group(
     check_faults(planned, source.group)
     if planned and detach:
         raise UsageError([Problem("fault", repr(faults[0]), "no --detach: whoever watches the run sends its faults")])
+    if not address:
+        source.check_here()  # The hosts of another cluster may have what is not here.
     # An end from outside (`timeout`, a CI system) takes an own cluster down as any other end does.
     signal.signal(signal.SIGTERM, _terminated)
     cluster = open_cluster(console, source, described, address, runtime, dashboard)

@@ -14,6 +14,7 @@ from gangflow.errors import Problem, SpecError, UsageError
 from gangflow.recipes.catalog import RECIPES, Recipe, Variant, find
 from gangflow.specs.cluster import ClusterSpec
 from gangflow.specs.document import load, located
+from gangflow.specs.faults import fault_error
 from gangflow.specs.group import CoStartGroup
 
 
@@ -28,6 +29,12 @@ class Source:
     config: Any = None
     file: Path | None = None
     """Where the group was read from."""
+
+    def check_here(self) -> None:
+        """SpecError for what the recipe would read or start and this machine, which is all of its hosts, does not have."""
+        faults = self.recipe.missing(self.config) if self.recipe is not None and hasattr(self.recipe, "missing") else []
+        if faults:
+            raise fault_error(faults)
 
     @contextmanager
     def blamed(self) -> Iterator[None]:

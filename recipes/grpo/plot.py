@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,12 @@ def main() -> None:
     parser.add_argument("--title", default="")
     arguments = parser.parse_args()
     marks = [(int(step), label) for step, _, label in (mark.partition(":") for mark in arguments.mark)]
-    draw(read_metrics(arguments.metrics), arguments.out, marks, arguments.title)
+    try:
+        draw(read_metrics(arguments.metrics), arguments.out, marks, arguments.title)
+    except ModuleNotFoundError as missing:
+        if missing.name != "matplotlib":
+            raise
+        sys.exit("matplotlib, which draws the picture, is not installed: pip install 'gangflow[plot]'")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ import sys
 from importlib import import_module
 from typing import Final
 
+SOURCE: Final = "reasoning_gym"
+WANTED: Final = "reasoning-gym==0.1.25"
 TRAINED: Final = 5_000
 HELD_OUT: Final = 500
 SHORTEST: Final = 3
@@ -19,7 +21,12 @@ LONGEST: Final = 6
 
 def main() -> None:
     """Print the file."""
-    reasoning_gym = import_module("reasoning_gym")  # Nobody needs it who does not make the file anew.
+    try:
+        reasoning_gym = import_module(SOURCE)  # Nobody needs it who does not make the file anew.
+    except ModuleNotFoundError as missing:
+        if missing.name != SOURCE:
+            raise
+        sys.exit(f"{WANTED} is not installed, and no extra of gangflow has it: pip install {WANTED}")
     dataset = reasoning_gym.create_dataset("spell_backward", seed=0, size=50_000, min_word_len=SHORTEST, max_word_len=LONGEST)
     words: set[str] = set()
     for entry in dataset:

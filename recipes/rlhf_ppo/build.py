@@ -13,18 +13,20 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from gangflow.integrations.vllm.launch import VllmServer
-from gangflow.recipes.lm import claim
-from gangflow.recipes.rlhf_ppo.config import CLERK, VARIABLE, Config
+from gangflow.integrations.vllm.launch import VllmServer, find_vllm
+from gangflow.recipes.lm import claim, inputs
+from gangflow.recipes.rlhf_ppo import data
+from gangflow.recipes.rlhf_ppo.config import CLERK, COUNTER, VARIABLE, Config
 from gangflow.recipes.rlhf_ppo.presets import PRESETS
 from gangflow.recipes.services.rules import CKPT, PORT, WRONG_POLICY, actor_rules, ms, restart, rollout_rules, served, watched
 from gangflow.specs.claims import Claim
 from gangflow.specs.cluster import ClusterSpec, HostSpec
 from gangflow.specs.coordinator import RLCoordinator
+from gangflow.specs.faults import Fault
 from gangflow.specs.group import CoStartGroup
 from gangflow.specs.member import Job, Pack, ReplicaSet
 
-__all__ = ["CKPT", "PLOT", "PORT", "PRESETS", "SERVED", "WRONG_POLICY", "Config", "build", "cluster"]
+__all__ = ["CKPT", "PLOT", "PORT", "PRESETS", "SERVED", "WRONG_POLICY", "Config", "build", "cluster", "missing"]
 
 SERVED: Final = "policy"
 """The name under which the engines serve the model."""
@@ -122,6 +124,20 @@ def cluster(config: Config) -> ClusterSpec | None:
             )
         ],
     )
+
+
+def missing(config: Config) -> list[Fault]:
+    """The faults of what the group would read or start, if this machine were all of its hosts."""
+    return [
+        *(inputs.unreadable("data", config.data, lambda: data.load(config)) if config.data != COUNTER else ()),
+        *(
+            fault
+            for key in ("model", "critic_model", "reward_base", "reward_model")
+            for fault in inputs.missing_model(key, getattr(config, key))
+        ),
+        *inputs.missing_torch("python", config.python),
+        *inputs.missing_program("vllm", config.vllm or find_vllm(), inputs.ENGINES),
+    ]
 
 
 def _actor(config: Config) -> Job:

@@ -14,18 +14,19 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from gangflow.integrations.vllm.launch import RENDEZVOUS, VllmServer
+from gangflow.integrations.vllm.launch import RENDEZVOUS, VllmServer, find_vllm
 from gangflow.recipes.grpo.lm.config import TINY, VARIABLE, LmConfig
 from gangflow.recipes.grpo.lm.presets import PRESETS
-from gangflow.recipes.lm import claim
+from gangflow.recipes.lm import claim, inputs
 from gangflow.recipes.services.rules import CKPT, PORT, WRONG_POLICY, actor_rules, ms, restart, rollout_rules, served, watched
 from gangflow.specs.claims import Claim
 from gangflow.specs.cluster import ClusterSpec, HostSpec
 from gangflow.specs.coordinator import RLCoordinator
+from gangflow.specs.faults import Fault
 from gangflow.specs.group import CoStartGroup
 from gangflow.specs.member import Job, Pack, ReplicaSet
 
-__all__ = ["CKPT", "PLOT", "PORT", "PRESETS", "SERVED", "WRONG_POLICY", "Config", "build", "cluster"]
+__all__ = ["CKPT", "PLOT", "PORT", "PRESETS", "SERVED", "WRONG_POLICY", "Config", "build", "cluster", "missing"]
 
 Config = LmConfig
 
@@ -102,6 +103,17 @@ def cluster(config: LmConfig) -> ClusterSpec | None:
     mem = max(config.actor_mem + judges_mem, config.rollout_mem)
     others = config.actor_tasks - 1 + max(config.max_rollouts or config.rollouts, config.rollouts)
     return ClusterSpec(name="virtual", hosts=[HostSpec(name=f"h[0-{others}]", cpu=cpu, mem=mem, gpus=0)])
+
+
+def missing(config: LmConfig) -> list[Fault]:
+    """The faults of what the group would read or start, if this machine were all of its hosts."""
+    return [
+        *inputs.missing_problems("problems", config.problems, config.split_seed),
+        *inputs.missing_model("model", config.model),
+        *inputs.missing_model("ref_model", config.ref_model),
+        *inputs.missing_torch("python", config.python),
+        *inputs.missing_program("vllm", config.vllm or find_vllm(), inputs.ENGINES),
+    ]
 
 
 def _actor(config: LmConfig) -> Job:

@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from gangflow.recipes.lm.inputs import unknown_problems
 from gangflow.recipes.lm.interpreter import trainers_python
 from gangflow.specs.base import Name, Spec, Text, Whole, Word, check
 from gangflow.specs.faults import Fault
@@ -214,6 +215,7 @@ def _faults(config: LmConfig) -> Iterator[Fault]:
         yield Fault(("max_model_len",), config.max_model_len, expected)
     if config.schedule != "constant" and config.min_learning_rate > config.learning_rate:
         yield Fault(("min_learning_rate",), config.min_learning_rate, f"at most `learning_rate`, {config.learning_rate}")
+    yield from unknown_problems("problems", config.problems)
     if config.model == TINY:
         if config.model_sha256:
             yield Fault(("model_sha256",), config.model_sha256, "none for the model `tiny`, which is made on the spot")
