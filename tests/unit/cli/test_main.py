@@ -36,6 +36,7 @@ RAISED: dict[type[GangflowError], tuple[GangflowError, int]] = {
         (errors.ReplayDiverged("at seq 7"), 11),
         (errors.OtherVersion("decided by another"), 12),
         (errors.SetupError("no Ray"), 9),
+        (errors.ClusterRefused("hosts[0].gpus: expected a number"), 2),
         (errors.GroupEnded("group 'x' ended FAILED (app_exit)", group="g1", state="FAILED", cause="app_exit"), 1),
         (errors.NoQuorum("too few"), 1),
         (errors.ChangeFailed("change c1 of g1 failed"), 1),
