@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from gangflow.recipes.lm import problems
-from gangflow.recipes.lm.problems import Problem
+from gangflow.recipes.lm.problems import BadProblems, Problem
+from gangflow.recipes.services.rules import WRONG_INPUT
 from gangflow.recipes.services.serving import Answer, serve
 
 
@@ -44,7 +46,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", default="GRPO_CONFIG", help="environment variable with the recipe's configuration")
     config = json.loads(os.environ[parser.parse_args().config])
-    serve({"/score": judge(problems.load(config["problems"]))})
+    try:
+        known = problems.load(config["problems"])
+    except BadProblems as wrong:
+        print(wrong.message, file=sys.stderr, flush=True)
+        sys.exit(WRONG_INPUT)
+    serve({"/score": judge(known)})
 
 
 if __name__ == "__main__":

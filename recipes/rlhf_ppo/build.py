@@ -18,7 +18,18 @@ from gangflow.recipes.lm import claim, inputs
 from gangflow.recipes.rlhf_ppo import data
 from gangflow.recipes.rlhf_ppo.config import CLERK, COUNTER, VARIABLE, Config
 from gangflow.recipes.rlhf_ppo.presets import PRESETS
-from gangflow.recipes.services.rules import CKPT, PORT, WRONG_POLICY, actor_rules, ms, restart, rollout_rules, served, watched
+from gangflow.recipes.services.rules import (
+    CKPT,
+    PORT,
+    WRONG_POLICY,
+    actor_rules,
+    ms,
+    reader_rules,
+    restart,
+    rollout_rules,
+    served,
+    watched,
+)
 from gangflow.specs.claims import Claim
 from gangflow.specs.cluster import ClusterSpec, HostSpec
 from gangflow.specs.coordinator import RLCoordinator
@@ -88,7 +99,7 @@ def build(config: Config) -> CoStartGroup:
                 resources=_resources(config.reward_cpu, config.reward_mem, _gpus(config, config.reward_procs)),
                 # READY means that the model is trained.
                 ready_timeout=ms(config.start_timeout + config.reward_timeout),
-                on_failure=[restart(config.max_restarts, then="fail_group")],
+                on_failure=reader_rules(config.max_restarts),
                 live=watched(),
                 **served(),
             ),

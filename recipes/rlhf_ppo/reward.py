@@ -37,7 +37,7 @@ from gangflow.recipes.rlhf_ppo.preferences import RewardModel, Scale
 from gangflow.recipes.rlhf_ppo.scalar import Scalar
 from gangflow.recipes.rlhf_ppo.texts import Texts
 from gangflow.recipes.services.packing import pack_floats
-from gangflow.recipes.services.rules import CKPT
+from gangflow.recipes.services.rules import CKPT, WRONG_INPUT
 from gangflow.recipes.services.serving import Answer, serve
 
 FOLDER: Final = "reward"
@@ -165,7 +165,11 @@ def main() -> None:
     base = config.reward_model or config.reward_base or policy
     texts = Texts(models.tokenizer_of(policy))
     texts.check_same(base)
-    found = ensured(Path(me.claim(CKPT)) / FOLDER, config, me.slot, team, base, texts)
+    try:
+        found = ensured(Path(me.claim(CKPT)) / FOLDER, config, me.slot, team, base, texts)
+    except datasets.BadPreferences as wrong:
+        print(wrong.message, file=sys.stderr, flush=True)
+        sys.exit(WRONG_INPUT)
     # What is served is what a restart would serve: the saved one.
     model = RewardModel(Scalar.load(found.folder), config, team, found.scale)
     if not team.leads:

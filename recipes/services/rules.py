@@ -15,6 +15,9 @@ FLOOR_AFTER_QUORUM_MS: Final = 30_000
 WRONG_POLICY: Final = 65
 """Exit code of an actor that must not go on: its engines or its reference are not what it thinks. A restart would not help."""
 
+WRONG_INPUT: Final = 66
+"""Exit code of a service whose file of problems or preferences cannot be read. A restart would read it again."""
+
 
 def ms(duration: int) -> Any:
     """A number of milliseconds as specs read it: a bare number would mean seconds."""
@@ -36,6 +39,12 @@ def restart(max_restarts: int, *, then: str, **floor: Any) -> FailureRule:
 def actor_rules(max_restarts: int) -> list[FailureRule]:
     """Of a trainer: from its newest checkpoint, unless it says that its policy is not what it should be."""
     wrong = FailureMatch(cause=("app_exit",), exit_codes=(WRONG_POLICY,))
+    return [FailureRule("fail_group", match=wrong), restart(max_restarts, then="fail_group")]
+
+
+def reader_rules(max_restarts: int) -> list[FailureRule]:
+    """Of a service that begins by reading what a user has given: what is wrong with that ends the group at once."""
+    wrong = FailureMatch(cause=("app_exit",), exit_codes=(WRONG_INPUT,))
     return [FailureRule("fail_group", match=wrong), restart(max_restarts, then="fail_group")]
 
 

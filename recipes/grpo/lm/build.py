@@ -18,7 +18,18 @@ from gangflow.integrations.vllm.launch import RENDEZVOUS, VllmServer, find_vllm
 from gangflow.recipes.grpo.lm.config import TINY, VARIABLE, LmConfig
 from gangflow.recipes.grpo.lm.presets import PRESETS
 from gangflow.recipes.lm import claim, inputs
-from gangflow.recipes.services.rules import CKPT, PORT, WRONG_POLICY, actor_rules, ms, restart, rollout_rules, served, watched
+from gangflow.recipes.services.rules import (
+    CKPT,
+    PORT,
+    WRONG_POLICY,
+    actor_rules,
+    ms,
+    reader_rules,
+    restart,
+    rollout_rules,
+    served,
+    watched,
+)
 from gangflow.specs.claims import Claim
 from gangflow.specs.cluster import ClusterSpec, HostSpec
 from gangflow.specs.coordinator import RLCoordinator
@@ -46,7 +57,7 @@ def build(config: LmConfig) -> CoStartGroup:
             [config.python, "-m", "gangflow.recipes.lm.verifier"],
             replicas=config.reward_replicas,
             resources=_resources(config.reward_cpu, config.reward_mem),
-            on_failure=[restart(config.max_restarts, then="fail_group")],
+            on_failure=reader_rules(config.max_restarts),
             live=watched(),
             **served(),
         ),

@@ -1,5 +1,6 @@
 """The verifier, and how the actor asks it and the reference."""
 
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -7,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from gangflow.recipes.grpo.lm.build import Config, build
 from gangflow.recipes.lm import judging
 from gangflow.recipes.lm.judging import Judges, WrongReference
 from gangflow.recipes.lm.problems import Problem
-from gangflow.recipes.lm.verifier import judge
+from gangflow.recipes.lm.verifier import judge, main
 from gangflow.recipes.services.asking import ServiceFailed
 from gangflow.recipes.services.packing import pack_floats, whole
 from gangflow.recipes.services.serving import Answer, JsonServer
@@ -94,3 +96,15 @@ def test_another_reference_is_refused() -> None:
         pytest.raises(WrongReference, match="ref serves the policy ffffffffffff, this run's is eeeeeeeeeeee"),
     ):
         judges.reference([[1]], [[2]], 1.0)
+
+
+def test_a_problem_set_that_cannot_be_read_ends_the_group_instead_of_restarting(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GRPO_CONFIG", '{"problems": "/no/such.jsonl"}')
+    monkeypatch.setattr(sys, "argv", ["verifier"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert "/no/such.jsonl" in capsys.readouterr().err
+    first, _ = build(Config()).members["reward"].on_failure
+    assert (first.action, first.match.cause, first.match.exit_codes) == ("fail_group", ("app_exit",), (end.value.code,))

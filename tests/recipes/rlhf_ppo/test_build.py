@@ -14,6 +14,7 @@ from gangflow.recipes.lm import wire
 from gangflow.recipes.rlhf_ppo.build import CKPT, PORT, WRONG_POLICY, Config, build
 from gangflow.recipes.rlhf_ppo.config import VARIABLE
 from gangflow.recipes.services.packing import pack_floats
+from gangflow.recipes.services.rules import WRONG_INPUT
 from gangflow.specs.member import Job, ReplicaSet
 from gangflow.specs.overrides import apply
 
@@ -61,7 +62,10 @@ def test_what_must_not_go_on_is_not_restarted_and_everything_else_is() -> None:
     assert (first.action, first.match.exit_codes) == ("fail_group", (WRONG_POLICY,))
     assert (second.action, second.max_restarts) == ("restart_member", 3)
     for name in ("critic", "reward", "ref"):
-        (rule,) = group.members[name].on_failure
+        *before, rule = group.members[name].on_failure
+        assert [(each.action, each.match.exit_codes) for each in before] == (
+            [("fail_group", (WRONG_INPUT,))] if name == "reward" else []
+        )
         assert (rule.action, rule.max_restarts, rule.then) == ("restart_member", 3, "fail_group")
         assert group.members[name].live is not None
 
