@@ -87,7 +87,10 @@ class LocalCluster:
                 process.send_signal(signal.SIGUSR1)
                 code = process.wait(timeout=STOP_S)
         if not said:
-            raise _ERRORS.get(code, SetupError)(_last_words(log) or f"the controller ended with {code}")
+            kind = _ERRORS.get(code, SetupError)
+            # The error says its code and its remedy itself.
+            words = _last_words(log).removeprefix(f"{kind.code}: ").removesuffix(f"\n{kind.remedy}")
+            raise kind(words or f"the controller ended with {code}")
         _let_go(process)
         return cls(home)
 

@@ -83,7 +83,7 @@ def second_group(python: str) -> CoStartGroup:
 def _report(console: Console, source: Source, watching: Watching, behind: GroupView, out: Path, seconds: float) -> int:
     for line in final_words(watching.view, watching.story):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    files = _collect(watching.run, watching, out)
+    files = _collect(console, watching.run, watching, out)
     checks = _checks(watching, behind, files, _result(watching.run))
     table = Table("claim", "seen", "", box=None, pad_edge=False, header_style="dim")
     for check in checks:
@@ -186,7 +186,7 @@ def _drift_after(metrics: Path | None, incarnation: int) -> float | None:
     return max(drifts, default=None)
 
 
-def _collect(run: Run, watching: Watching, out: Path) -> dict[str, Path]:
+def _collect(console: Console, run: Run, watching: Watching, out: Path) -> dict[str, Path]:
     """Copies of what the run left: metrics, the picture, the trace."""
     out.mkdir(parents=True, exist_ok=True)
     files: dict[str, Path] = {}
@@ -201,7 +201,7 @@ def _collect(run: Run, watching: Watching, out: Path) -> dict[str, Path]:
             draw(read_metrics(files["metrics"]), out / "reward.png", marks, f"{run.name}: reward and held-out accuracy")
             files["picture"] = out / "reward.png"
         except ModuleNotFoundError as error:
-            watching.story.lines.append((0, f"no picture: {error.name} is not installed (gangflow[plot])"))
+            console.print(f"no picture: {error.name} is not installed (gangflow[plot])", markup=False, highlight=False)
     trace = Path(run.cluster.name) / "traces" / f"{run.id}.jsonl"
     try:
         files["trace"] = Path(shutil.copy(trace, out / "trace.jsonl"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group as Stack
@@ -71,22 +71,30 @@ def progress_line(beats: Mapping[tuple[str, int], BeatView], rollout: str) -> st
 
 
 def waited_for(view: GroupView, now_ms: int) -> str:
-    """Which replicas were started and are not READY yet, and for how long: an engine loads its model. Empty: none."""
-    loading = [
-        slot
-        for member in view.members
-        if member.kind == "replica_set" and not view.terminal and view.state != "STOPPING"
-        for slot in member.slots
-        if slot.state in {"STARTING", "RUNNING"}
-    ]
-    if not loading:
+    """Which replicas are not READY, and for how long: they start (an engine loads its model), or were READY before.
+
+    Empty: none. A replica without a process has a reason of its own.
+    """
+    if view.terminal or view.state == "STOPPING":
         return ""
-    names = ", ".join(f"{slot.member}[{slot.index}]" for slot in loading[:SLOTS_NAMED])
-    more = f" and {len(loading) - SLOTS_NAMED} more" if len(loading) > SLOTS_NAMED else ""
-    since = min(slot.since_ms for slot in loading)
-    ends = [slot.until_ms for slot in loading if slot.until_ms]
+    slots = [slot for member in view.members if member.kind == "replica_set" for slot in member.slots]
+    alive = [slot for slot in slots if slot.state in {"STARTING", "RUNNING"}]
+    parts = [
+        _not_ready([slot for slot in alive if not slot.ready_ms], "start: not READY yet", now_ms, limited=True),
+        _not_ready([slot for slot in alive if slot.ready_ms], "not READY any more", now_ms),
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def _not_ready(slots: Sequence[SlotView], words: str, now_ms: int, *, limited: bool = False) -> str:
+    if not slots:
+        return ""
+    names = ", ".join(f"{slot.member}[{slot.index}]" for slot in slots[:SLOTS_NAMED])
+    more = f" and {len(slots) - SLOTS_NAMED} more" if len(slots) > SLOTS_NAMED else ""
+    since = min(slot.since_ms for slot in slots)
+    ends = [slot.until_ms for slot in slots if slot.until_ms and limited]
     limit = f" of at most {(min(ends) - since) / 1000:.0f} s" if ends else ""
-    return f"{names}{more} start: not READY yet ({max(0, now_ms - since) / 1000:.0f} s{limit})"
+    return f"{names}{more} {words} ({max(0, now_ms - since) / 1000:.0f} s{limit})"
 
 
 def headline(view: GroupView, now_ms: int) -> Text:

@@ -150,6 +150,18 @@ def test_replicas_that_load_are_named_with_how_long_they_have() -> None:
     )
 
 
+def test_a_replica_that_was_ready_before_does_not_start() -> None:
+    group = running()
+    sick = Slot("rollout", 1, SlotState.RUNNING, 1, 1, (), 57_000, until_ms=600_000, ready_ms=20_000)
+    loading = Slot("rollout", 0, SlotState.STARTING, 2, 1, (), 51_000)
+    one = dataclasses.replace(group, slots={**group.slots, ("rollout", 1): sick})
+    assert live.waited_for(view_of(one), NOW_MS) == "rollout[1] not READY any more (4 s)"
+    both = dataclasses.replace(one, slots={**one.slots, ("rollout", 0): loading})
+    assert live.waited_for(view_of(both), NOW_MS) == (
+        "rollout[0] start: not READY yet (10 s); rollout[1] not READY any more (4 s)"
+    )
+
+
 def test_nothing_is_waited_for_where_all_are_ready_or_the_group_stops() -> None:
     assert live.waited_for(view_of(running()), NOW_MS) == "", "a slot without a place has a reason of its own"
     assert live.waited_for(started(running(state=GroupState.STOPPING), "a"), NOW_MS) == ""
