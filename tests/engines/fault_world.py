@@ -83,6 +83,8 @@ class World:
         self.disk = disk
         self.run = live.run(faulty(build(chosen), folder, disk))
         self.client = self.run.client
+        self._events: list[EventView] = []
+        self._read = 0
 
     # --- what the group says
 
@@ -91,8 +93,12 @@ class World:
         return Moment(view.seq, view.now_ms)
 
     def events(self, after: int = 0) -> list[EventView]:
-        """Records of the group behind a position, up to now."""
-        return [event for event in self.client.events(after, self.run.id, self.run.status().seq) if event.seq > after]
+        """Records of the group behind a position, up to now. Each is read once: there are thousands after a while."""
+        now = self.run.status().seq
+        if now > self._read:
+            self._events += [event for event in self.client.events(self._read, self.run.id, now) if event.seq > self._read]
+            self._read = now
+        return [event for event in self._events if event.seq > after]
 
     def wait_event(self, after: Moment, wanted: Callable[[EventView], bool], what: str) -> EventView:
         """The first record behind that moment for which it is true."""
@@ -186,8 +192,9 @@ class World:
 
     def whole(self) -> None:
         """Wait until both rollouts serve and the actor trains."""
-        crashes = [event.data for event in self.events() if event.type == "SlotExited" and not self.commits()]
-        assert not crashes, crashes
+        if not self.commits():
+            crashes = [event.data for event in self.events() if event.type == "SlotExited"]
+            assert not crashes, crashes
         self.until(lambda: len(self.eligible().rollouts) == self.config.rollouts, "not all rollouts are eligible")
         self.goes_on()
 
@@ -252,8 +259,18 @@ class World:
 
         The coordinator stands still meanwhile: nobody else could be quick enough.
         """
-        coordinator, old = self.coordinator(), self.head().weights
-        coordinator.suspend()
+        coordinator = self.coordinator()
+
+        def between_two_pushes() -> bool:
+            coordinator.suspend()
+            served = [rollout.weights for rollout in self.eligible().rollouts]
+            if served == [self.head().weights] * self.config.rollouts:
+                return True
+            coordinator.resume()  # The actor waits for it.
+            return False
+
+        self.until(between_two_pushes, "the rollouts never had the newest weights")
+        old = self.eligible().rollouts[0].weights
         self.until(lambda: self.head().weights != old, "nothing more was published")
         head = self.head()
         (file,) = Path(head.path).glob("*.safetensors")
