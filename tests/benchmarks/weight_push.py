@@ -6,7 +6,8 @@ A real co-start group: an actor (this file) and two vLLM rollouts. In turns, on 
 
 - "gangflow": from the return of `publish` until both rollouts are eligible with the new version, as the actor sees it. On the
   way the coordinator hears of it, takes both out, checks that the files are what was hashed, does the verbs on both, reads the
-  version back, compares the log-probabilities of a probe with the trainer's, and writes who is eligible, durably.
+  version back, compares the log-probabilities of a probe with the trainer's, and writes who is eligible, durably. "without a
+  probe": the same but for that comparison.
 - "by hand": pause, reload, reset the prefix cache, set the version, resume, called by the actor on both servers at the same
   time; the slowest one's. "the reload alone" is a part of it. Then the probe, asked of both.
 
@@ -42,8 +43,8 @@ ORDER = "WEIGHT_PUSH"
 ROLLOUTS = 2
 WARM_UP = 2
 RUN_S = 1_500.0
-PROBED = "Say what I say.\n"
-"""16 tokens. On one core of a CPU each of them costs the larger model 5 ms; on a GPU all of them nothing."""
+PROBED = "Say what"
+"""8 tokens. On one core of a CPU each of them costs the larger model 5 ms, on a GPU all of them nothing."""
 SIZES = {"tiny": {}, "200M": {"hidden": 1_024, "layers": 16, "heads": 32, "kv_heads": 8, "intermediate": 3_072}}
 
 
@@ -108,7 +109,8 @@ def actor(order: dict[str, Any]) -> None:
     context.weights.publish(0, contents[0], probe=probes[0])
     context.weights.wait_synced(0, rollouts=ROLLOUTS)
     engines = Engines([endpoint.url for endpoint in context.endpoints("rollout")])
-    measured: dict[str, list[float]] = {"gangflow": [], "publish": [], "by hand": [], "reload": [], "probe": []}
+    measured: dict[str, list[float]] = {"gangflow": [], "publish": [], "unprobed": [], "by hand": [], "reload": [], "probe": []}
+    version = 0
     for turn in range(1, order["repeats"] + WARM_UP + 1):
         head = context.weights.head
         assert head is not None
@@ -116,17 +118,19 @@ def actor(order: dict[str, Any]) -> None:
         pushed = engines.push(contents[(turn - 1) % 2], head.label())
         reloaded = time.monotonic()
         engines.score(tokens)
-        began = time.monotonic()
-        context.weights.publish(turn, contents[turn % 2], probe=probes[turn % 2])
-        published = time.monotonic()
-        context.weights.wait_synced(turn, rollouts=ROLLOUTS)
-        admitted = time.monotonic()
+        spent = {"by hand": max(each.whole for each in pushed), "reload": max(each.reload for each in pushed)}
+        spent["probe"] = time.monotonic() - reloaded
+        for name, probe in (("gangflow", probes[turn % 2]), ("unprobed", None)):
+            version += 1
+            began = time.monotonic()
+            context.weights.publish(version, contents[turn % 2], probe=probe)
+            published = time.monotonic()
+            context.weights.wait_synced(version, rollouts=ROLLOUTS)
+            spent[name] = time.monotonic() - published
+            spent["publish"] = published - began
         if turn > WARM_UP:
-            measured["by hand"].append(max(each.whole for each in pushed))
-            measured["reload"].append(max(each.reload for each in pushed))
-            measured["probe"].append(began - reloaded)
-            measured["publish"].append(published - began)
-            measured["gangflow"].append(admitted - published)
+            for name, seconds in spent.items():
+                measured[name].append(seconds)
         context.heartbeat(turn=turn)
     engines.close()
     (folder / "measured.json").write_text(json.dumps(measured))
@@ -147,6 +151,7 @@ def compare(size: str, repeats: int) -> float:
     sides = []
     for name, story in (
         ("gangflow", "gangflow: publish returned to all admitted"),
+        ("unprobed", "gangflow: without a probe"),
         ("by hand", "by hand: the slowest server's push"),
         ("reload", "  the reload alone"),
         ("probe", "(by hand: the probe, asked of both)"),
@@ -156,24 +161,32 @@ def compare(size: str, repeats: int) -> float:
         for seconds in measured[name]:
             side.add(seconds * 1_000)
         sides.append(side)
-    ours, theirs, probe = sides[0], sides[1], sides[3]
+    ours, unprobed, theirs, reload, probe = sides[:5]
     ratio = ours.median / theirs.median
     pairs = [mine / other for mine, other in zip(ours.wall_ms, theirs.wall_ms, strict=True)]
-    bare = ours.median / sides[2].median
+    bare = ours.median / reload.median
     line = (
         f"{ratio:.2f} × the whole push wired by hand (pause, reload, reset of the cache, version, resume) on the slowest "
         f"engine, {ours.median - theirs.median:+.0f} ms "
         f"(goal: ≤ 1.2 ×; of single turns {min(pairs):.2f}–{max(pairs):.2f}, median {statistics.median(pairs):.2f})"
     )
-    reloaded = f"{bare:.2f} × the bare reload on the slowest engine, {ours.median - sides[2].median:+.0f} ms (no goal)"
+    reloaded = f"{bare:.2f} × the bare reload on the slowest engine, {ours.median - reload.median:+.0f} ms (no goal)"
     both = ours.median / (theirs.median + probe.median)
-    probed = f"{both:.2f} × what reload and probe take by hand, which is what is done here before a rollout is admitted"
+    probed = f"{both:.2f} × what the push and the probe take by hand, which is what is done here before a rollout is admitted"
+    bald = f"without a probe {unprobed.median / theirs.median:.2f} ×, {unprobed.median - theirs.median:+.0f} ms"
     publish(
         f"weight_push_{size}",
         f"weight push, {size} model of {held / 1e6:,.0f} MB, {ROLLOUTS} rollouts",
         sides,
-        [line, reloaded, probed],
-        {"ratio": ratio, "ratio_to_reload": bare, "ratio_with_probe": both, "ratios": pairs, "weights_bytes": held},
+        [line, bald, probed, reloaded],
+        {
+            "ratio": ratio,
+            "ratio_without_probe": unprobed.median / theirs.median,
+            "ratio_with_probe": both,
+            "ratio_to_reload": bare,
+            "ratios": pairs,
+            "weights_bytes": held,
+        },
     )
     return ratio
 
