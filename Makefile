@@ -38,9 +38,9 @@ lint: $(READY)
 types: $(READY)
 	@$(BIN)/mypy
 
-# Under five minutes on two cores; whole runs with real processes (tests/integration, recipes end to end) are in `make test`.
+# About three minutes, on two cores at once; whole runs with real processes (tests/integration, recipes end to end) are in `make test`.
 fast: $(READY)
-	@$(BIN)/python -m pytest -m "not slow and not ray and not browser" -q tests/unit tests/property tests/architecture tests/conformance tests/golden tests/recipes --ignore=tests/recipes/grpo/test_end_to_end.py
+	@$(BIN)/python -m pytest -n 2 -m "not slow and not ray and not browser" -q tests/unit tests/property tests/architecture tests/conformance tests/golden tests/recipes --ignore=tests/recipes/grpo/test_end_to_end.py
 
 sim: $(READY)
 	@SEEDS=200 $(BIN)/python -m pytest -q tests/property/test_machine_stateful.py
