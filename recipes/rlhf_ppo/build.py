@@ -74,6 +74,7 @@ def build(config: Config) -> CoStartGroup:
             probe_tolerance=config.probe_tolerance,
             quorum_timeout=ms(config.quorum_timeout),
             hang_timeout=ms(config.hang_timeout),
+            no_progress_timeout=ms(config.no_progress_timeout),
             sync_timeout=ms(config.sync_timeout),
             unhealthy_timeout=ms(config.unhealthy_timeout),
         ),

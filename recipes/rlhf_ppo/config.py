@@ -215,6 +215,9 @@ class Config(Spec):
     """How long the actor waits with fewer than `min_rollouts` eligible ones before the group fails."""
     hang_timeout: Duration = 120_000
     """Silence of the actor after which it counts as hung."""
+    no_progress_timeout: Duration = 600_000
+    """How long neither the step nor samples nor weights may move, though the actor beats, before the group fails: longer than a
+    step, and than what the actor waits for (`quorum_timeout`, `patience`)."""
     sync_timeout: Duration = 60_000
     """For loading one version of the weights into one rollout."""
     unhealthy_timeout: Duration = 15_000
@@ -253,6 +256,10 @@ class Config(Spec):
 
 
 def _faults(config: Config) -> Iterator[Fault]:
+    waits, name = max((config.quorum_timeout, "quorum_timeout"), (config.patience, "patience"))
+    if config.no_progress_timeout <= waits:
+        expected = f"more than `{name}`, {waits / 1_000:g} s: it waits that long, and would be ended as without progress"
+        yield Fault(("no_progress_timeout",), config.no_progress_timeout, expected)
     if config.min_rollouts > config.rollouts:
         yield Fault(("min_rollouts",), config.min_rollouts, f"at most `rollouts`, {config.rollouts}")
     if config.max_rollouts is not None and config.max_rollouts < config.rollouts:

@@ -51,6 +51,7 @@ _GPU: Final[dict[str, Any]] = {
     "reward_timeout": "12h",
     "quorum_timeout": "30m",
     "hang_timeout": "30m",
+    "no_progress_timeout": "2h",
     "sync_timeout": "10m",
     "unhealthy_timeout": "1m",
     "start_timeout": "30m",

@@ -18,15 +18,17 @@ import torch
 from transformers import Trainer
 from trl import GRPOConfig
 
-from gangflow.errors import SpecError
+from gangflow.errors import NoQuorum, Problem, SpecError
+from gangflow.member.failures import PolicyMismatch
 from gangflow.recipes.grpo.lm import trl_actor
-from gangflow.recipes.grpo.lm.config import LmConfig
+from gangflow.recipes.grpo.lm.config import VARIABLE, LmConfig
 from gangflow.recipes.grpo.lm.trl_actor import Recorder, Verifier, check_problems, dataset_of, text_of
 from gangflow.recipes.grpo.lm.trl_settings import arguments, updates
 from gangflow.recipes.lm import model as models
 from gangflow.recipes.lm import problems
 from gangflow.recipes.lm.judging import Judges
 from gangflow.recipes.lm.verifier import judge
+from gangflow.recipes.services.rules import WRONG_POLICY
 from gangflow.recipes.services.serving import JsonServer
 from gangflow.testing import FakeContext
 from tests.engines.test_lm_actor import Rollouts
@@ -72,6 +74,28 @@ def test_prompts_become_the_recipes_tokens(tiny_model: Path) -> None:
     for row, problem in zip(dataset_of(trained[:3], tokenizer), trained[:3], strict=True):
         made = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=True, return_dict=False)
         assert list(made) == models.prompt_tokens(tokenizer, problem)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (PolicyMismatch("another reference"), WRONG_POLICY),
+        (problems.BadProblems("a line that is none"), WRONG_POLICY),
+        (SpecError([Problem("prompts", "4", "at most 3")]), WRONG_POLICY),
+        (NoQuorum("fewer than 1 rollouts"), 1),
+    ],
+)
+def test_the_exit_code_says_whether_a_restart_can_help(
+    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(_config: LmConfig, _context: object) -> None:
+        raise error
+
+    monkeypatch.setenv(VARIABLE, LmConfig(trainer="trl").for_programs())
+    monkeypatch.setattr(trl_actor, "train", failing)
+    monkeypatch.setattr(trl_actor.gangflow, "context", lambda: None)
+    assert trl_actor.main() == code
+    assert str(error).splitlines()[0] in capsys.readouterr().err
 
 
 @pytest.fixture

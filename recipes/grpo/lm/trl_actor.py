@@ -225,7 +225,7 @@ def main() -> int:
     """Train; the exit code says whether a restart can help."""
     try:
         result = train(LmConfig.from_environment(), gangflow.context())
-    except PolicyMismatch as wrong:
+    except (PolicyMismatch, problems.BadProblems, SpecError) as wrong:
         print(f"{wrong.code}: {wrong.message}", file=sys.stderr)
         return WRONG_POLICY
     except GangflowError as error:
