@@ -12,10 +12,11 @@ from gangflow.specs.claims import StandaloneClaim
 from gangflow.specs.cluster import ClusterSpec
 from gangflow.specs.document import load
 from gangflow.specs.failure import ActionName, CauseName
+from gangflow.specs.fields import said
 from gangflow.specs.group import CoStartGroup
 from gangflow.xce.admission import admit
 from gangflow.xce.core.plan import Cause
-from tests.architecture.spec_tables import PAGE, TABLE, _docstrings, filled, models
+from tests.architecture.spec_tables import PAGE, TABLE, filled, models
 
 TEXT = PAGE.read_text()
 BLOCKS = re.findall(r"```yaml\n# (\w+): .*?\n(.*?)```", TEXT, re.DOTALL)
@@ -39,8 +40,8 @@ def test_every_model_has_its_table_and_its_heading() -> None:
 
 @pytest.mark.parametrize("model", models(), ids=lambda model: model.__name__)
 def test_every_key_says_what_it_means(model: type[BaseModel]) -> None:
-    said = _docstrings(model)
-    assert not [name for name in model.model_fields if not said.get(name, "").strip()]
+    texts = said(model)
+    assert not [name for name in model.model_fields if not (name in texts and texts[name].text)]
 
 
 @pytest.mark.parametrize(("kind", "text"), BLOCKS)
