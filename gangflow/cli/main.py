@@ -81,12 +81,20 @@ def render(what: What, settings: Settings = None, cluster: ClusterFile = None) -
 
 
 @app.command()
-def recipes() -> None:
-    """List the recipes."""
+def recipes(
+    name: Annotated[str, typer.Argument(help="A recipe; all of them, a line each, if left out.")] = "",
+    settings: Annotated[list[str] | None, typer.Argument(help="key=value settings: which variant, what is changed.")] = None,
+) -> None:
+    """List the recipes; or one's variants, presets and settings, with what each setting means."""
+    if name:
+        from gangflow.cli.recipe_page import page
+
+        print(page(name, settings or []))
+        return
     from gangflow.cli.sources import recipes as listed
 
-    for name, summary in listed():
-        print(f"{name:12} {summary}")
+    for known, summary in listed():
+        print(f"{known:12} {summary}")
 
 
 @app.command()

@@ -62,6 +62,17 @@ def read(what: str, settings: Sequence[str]) -> Source:
 
 
 def _from_recipe(entry: Recipe, settings: Sequence[str]) -> Source:
+    recipe, config = configured(entry, settings)[1:]
+    cluster = recipe.cluster(config) if hasattr(recipe, "cluster") else None
+    return Source(recipe.build(config), cluster, recipe, config)
+
+
+def configured(entry: Recipe, settings: Sequence[str]) -> tuple[Variant, ModuleType, Any]:
+    """The variant that settings (`preset` among them) mean, its module, and its configuration with them.
+
+    Raises:
+        SpecError: no such setting or preset, or a value that does not fit; names the nearest valid one.
+    """
     from gangflow.specs.overrides import apply
 
     pairs = [(key.strip(), value.strip()) for key, _, value in (setting.partition("=") for setting in settings)]
@@ -74,9 +85,7 @@ def _from_recipe(entry: Recipe, settings: Sequence[str]) -> Source:
     given = {key.split(".")[0].split("[")[0]: value for key, value in pairs if key not in chose}
     _of_another(entry, variant, given)
     with _by_preset(preset, set(recipe.PRESETS.get(preset, {})) - set(given)):
-        config = apply(recipe.Config.model_validate(recipe.PRESETS.get(preset, {})), rest)
-    cluster = recipe.cluster(config) if hasattr(recipe, "cluster") else None
-    return Source(recipe.build(config), cluster, recipe, config)
+        return variant, recipe, apply(recipe.Config.model_validate(recipe.PRESETS.get(preset, {})), rest)
 
 
 def _of_another(entry: Recipe, variant: Variant, given: Mapping[str, str]) -> None:

@@ -60,7 +60,7 @@ class Said:
 
 @cache
 def said(model: type[BaseModel]) -> Mapping[str, Said]:
-    """Of each field of a model, inherited ones first. OSError where its source is not there."""
+    """Of each field of a model, in their order. OSError where its source is not there."""
     found: dict[str, Said] = {}
     for owner in reversed(model.__mro__):
         if not issubclass(owner, BaseModel) or owner is BaseModel:
@@ -73,7 +73,7 @@ def said(model: type[BaseModel]) -> Mapping[str, Said]:
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                 above = [title for line, title in sections.items() if line < statement.lineno]
                 found[statement.target.id] = Said(_text(following), above[-1] if above else "")
-    return found
+    return {name: found.get(name, Said("", "")) for name in model.model_fields}
 
 
 def _text(statement: ast.stmt | None) -> str:
@@ -130,7 +130,7 @@ def bounds(metadata: Sequence[Any]) -> Iterator[str]:
                     yield words.format(bound)
 
 
-def written(model: type[BaseModel], name: str, value: object) -> object:
+def written(model: type[BaseModel], name: str, value: Any) -> object:
     """A field's value as a document has it: milliseconds as `10m`, MiB as `2GiB`."""
     return model.model_construct(**{name: value}).model_dump(mode="json", include={name})[name]
 

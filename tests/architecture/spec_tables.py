@@ -57,8 +57,7 @@ def table(model: type[BaseModel]) -> str:
     common = {name for base in BASES if base is not model and issubclass(model, base) for name in base.model_fields}
     for name, field in model.model_fields.items():
         if name not in common:
-            text = texts[name].text if name in texts else ""
-            rows.append(f"| `{name}` | {takes[name]} | {_default(model, name, field)} | {_cell(text)} |")
+            rows.append(f"| `{name}` | {takes[name]} | {_default(model, name, field)} | {_cell(texts[name].text)} |")
     return "\n".join(rows) + "\n"
 
 
