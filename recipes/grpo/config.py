@@ -35,18 +35,26 @@ class Config(Spec):
     """Of the first policy, of the problems drawn and of the samples: the same seed is the same run, to the bit."""
     split_seed: Seed = 0
     """Which fifth of the problems is held out."""
+
+    # --- a step -------------------------------------------------------------------------------------------------------
     steps: Count = 250
+    """Of the run: each samples, judges, trains and publishes once."""
     prompts: Annotated[Whole, Field(ge=1, le=8_000)] = 64
     """Per step."""
     samples: Annotated[Whole, Field(ge=2)] = 16
     """Per prompt: the group whose mean reward an answer is measured against."""
     epochs: Count = 2
+    """Passes over a step's samples, each one update by Adam."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    """Ratio of a token's new to its old probability below which it is not made less likely by a step."""
     clip_high: Annotated[float, Field(gt=1)] = 1.28
+    """The same above which it is not made more likely."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-2
+    """Of Adam, the same in every step."""
     kl_weight: Annotated[float, Field(ge=0)] = 0.2
-    """Decisive: at 0.02–0.05 the policy stalls at 0.7–0.9 of the held-out problems."""
+    """Of the KL divergence to `ref`. Decisive: at 0.02–0.05 the policy stalls at 0.7–0.9 of the held-out problems."""
 
+    # --- measuring and saving -----------------------------------------------------------------------------------------
     checkpoint_every: Count = 10
     """Steps: what a killed actor repeats at most."""
     evaluate_every: Count = 25
@@ -56,8 +64,11 @@ class Config(Spec):
     patience: Duration = 60_000
     """How long the actor asks a reward or reference server that does not answer."""
 
+    # --- the group ----------------------------------------------------------------------------------------------------
     rollouts: Count = 2
+    """Engines that the group starts with."""
     min_rollouts: Count = 1
+    """With fewer eligible ones the actor waits, at most `quorum_timeout`."""
     max_restarts: Annotated[Whole, Field(ge=0)] = 5
     """Of each slot, per hour."""
     quorum_timeout: Duration = 60_000
@@ -71,6 +82,7 @@ class Config(Spec):
     gpus: Gpu = 1_000
     """Per task of actor, rollout and ref. The programs compute on the CPU: a GPU is only the scarce thing to schedule."""
     priority: Whole = 50
+    """Of the group, 0 to 1000: a higher one is placed first."""
     python: Annotated[str, Field(min_length=1)] = sys.executable or "python3"
     """The interpreter that runs the four programs; gangflow must be installed in it."""
 
