@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 HEAD = "weights/head"
 ELIGIBLE = "rollouts/eligible"
@@ -65,6 +65,13 @@ class WeightsId:
 _LABEL = re.compile(r"(\d+)/(\d+)/([0-9a-f]{64})", re.ASCII)
 
 
+class Difference(NamedTuple):
+    """Of log-probabilities of the same tokens, in nats."""
+
+    largest: float
+    mean: float
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """What the trainer's new policy says of a few tokens: an engine that says otherwise did not load that policy."""
@@ -79,11 +86,12 @@ class Probe:
         if not all(math.isfinite(logprob) for logprob in self.logprobs):
             raise ValueError("a probe's log-probabilities are finite: this policy is broken")
 
-    def difference(self, found: Sequence[float]) -> float:
-        """The largest |trainer − engine|; infinite when the engine gave another number of them, or one that is not finite."""
+    def difference(self, found: Sequence[float]) -> Difference:
+        """|trainer − engine|; infinite when the engine gave another number of them, or one that is not finite."""
         if len(found) != len(self.logprobs) or not all(math.isfinite(logprob) for logprob in found):
-            return math.inf
-        return max(abs(mine - theirs) for mine, theirs in zip(self.logprobs, found, strict=True))
+            return Difference(math.inf, math.inf)
+        apart = [abs(mine - theirs) for mine, theirs in zip(self.logprobs, found, strict=True)]
+        return Difference(max(apart), sum(apart) / len(apart))
 
     def document(self) -> dict[str, Any]:
         return {"tokens": list(self.tokens), "logprobs": list(self.logprobs)}

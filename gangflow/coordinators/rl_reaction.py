@@ -206,12 +206,10 @@ def _engine(state: RLState, seen: EngineAnswered, now: int) -> RLState:
         return state
     verb = rollout.verb
     rollout = replace(rollout, call=0, verb=None)
-    if verb is Verb.VERSION:
-        # The audit of an adopted rollout: silence is the health checks' matter, other weights are a reason to sync.
-        told_otherwise = seen.ok and seen.weights != rollout.weights
-        return state.put(replace(rollout, weights=seen.weights) if told_otherwise else rollout)
     if rollout.state is not RolloutState.SYNCING:
-        return state.put(rollout)
+        # The audit of an adopted rollout: silence is the health checks' matter, other weights are a reason to sync.
+        told_otherwise = verb is Verb.VERSION and seen.ok and seen.weights != rollout.weights
+        return state.put(replace(rollout, weights=seen.weights) if told_otherwise else rollout)
     if not seen.ok and verb is Verb.PAUSE:
         # What is still running there is dispatched elsewhere; it must not keep the new weights out.
         return state.put(replace(rollout, failure=seen.message, answered=seen.answered, verb=Verb.ABORT))
@@ -225,12 +223,15 @@ def _engine(state: RLState, seen: EngineAnswered, now: int) -> RLState:
         weights = seen.weights if verb is Verb.LOAD else None if diverged else rollout.weights
         failed = replace(rollout, failure=seen.message, answered=seen.answered, weights=weights, target=None)
         failed = replace(failed.move(RolloutState.STALE), diverged=bool(diverged), retry_at_ms=now + state.limits.retry_ms)
-        return state.put(failed)
+        return state.put(replace(failed, audit=False))
+    if verb is Verb.VERSION:
+        still_has = rollout.target is not None and seen.weights == rollout.target.weights
+        return state.put(replace(rollout, weights=seen.weights, verb=Verb.RESUME if still_has else Verb.PAUSE))
     if verb is Verb.RESUME and rollout.target is not None and rollout.target.probe is not None:
         return state.put(replace(rollout, verb=Verb.GENERATE))
     if verb in {Verb.RESUME, Verb.GENERATE}:
         serving = rollout.move(RolloutState.SERVING)
-        serving = replace(serving, sync_since_ms=0, retry_at_ms=0, failure="", diverged=False, earlier="")
+        serving = replace(serving, sync_since_ms=0, retry_at_ms=0, failure="", diverged=False, earlier="", audit=False)
         return state.put(serving)
     if verb is Verb.LOAD:
         return state.put(replace(rollout, weights=seen.weights, verb=Verb.RESUME))
@@ -240,13 +241,16 @@ def _engine(state: RLState, seen: EngineAnswered, now: int) -> RLState:
 def _disagreement(state: RLState, rollout: Rollout, seen: EngineAnswered) -> str:
     """Empty when the engine's log-probabilities are the trainer's."""
     probe = rollout.target.probe if rollout.target else None
-    difference = probe.difference(seen.logprobs) if probe else 0.0
-    tolerance = state.limits.probe_tolerance
-    if difference <= tolerance:
+    if probe is None:
         return ""
-    return (
-        f"its log-probabilities differ by {difference:.2g} from the trainer's, {tolerance:g} is allowed: it has other weights"
-    )
+    found, limits = probe.difference(seen.logprobs), state.limits
+    if found.largest > limits.probe_tolerance:
+        how = f"by {found.largest:.2g} from the trainer's, {limits.probe_tolerance:g} is allowed"
+    elif limits.probe_mean_tolerance is not None and found.mean > limits.probe_mean_tolerance:
+        how = f"by {found.mean:.2g} in the mean from the trainer's, {limits.probe_mean_tolerance:g} is allowed"
+    else:
+        return ""
+    return f"its log-probabilities differ {how}: it has other weights"
 
 
 def _version(state: RLState, seen: VersionSeen) -> RLState:
@@ -321,13 +325,13 @@ def _drive(state: RLState, rollout: Rollout, now: int) -> tuple[RLState, list[Ac
         return state, []
     if rollout.state is RolloutState.DRAINING and rollout.verb is Verb.RELEASE and rollout.call == 0:
         # It is told once that it will not be needed; it may be gone before it answers.
-        return _call(state, rollout, Verb.RELEASE)
+        return _call(state, rollout, Verb.RELEASE, now)
     if rollout.state is RolloutState.SERVING:
         if _must_leave(state, rollout) or (goal is not None and rollout.weights != goal.weights and _may_leave(state)):
             rollout = replace(rollout.move(RolloutState.STALE), call=0, verb=None, audit=False)
             state = state.put(rollout)
         elif rollout.audit:
-            return _call(state, replace(rollout, audit=False), Verb.VERSION)
+            return _call(state, replace(rollout, audit=False), Verb.VERSION, now)
     if goal is None:
         if rollout.sync_since_ms or rollout.retry_at_ms:
             state = state.put(replace(rollout, sync_since_ms=0, retry_at_ms=0))
@@ -336,13 +340,16 @@ def _drive(state: RLState, rollout: Rollout, now: int) -> tuple[RLState, list[Ac
         rollout = replace(rollout, sync_since_ms=now)
         state = state.put(rollout)
     if rollout.state is RolloutState.STALE and now >= rollout.retry_at_ms and rollout.call == 0 and not rollout.health_failures:
-        return _call(state, replace(rollout.move(RolloutState.SYNCING), retry_at_ms=0), Verb.PAUSE)
+        # One that left because its health checks failed has the right weights if it still says so: it need not load again.
+        has = rollout.weights == goal.weights
+        syncing = replace(rollout.move(RolloutState.SYNCING), retry_at_ms=0, audit=has)
+        return _call(state, syncing, Verb.VERSION if has else Verb.PAUSE, now)
     if rollout.state is RolloutState.SYNCING and rollout.call == 0 and rollout.verb is not None:
         verb = rollout.verb
         if verb in {Verb.RESUME, Verb.GENERATE} and not current(state, rollout.weights):
-            # Newer weights came meanwhile. What was resumed already is paused again.
-            verb = Verb.LOAD if verb is Verb.RESUME else Verb.PAUSE
-        return _call(state, rollout, verb)
+            # Newer weights came meanwhile. What was resumed already, or never paused, is paused first.
+            verb = Verb.LOAD if verb is Verb.RESUME and not rollout.audit else Verb.PAUSE
+        return _call(state, rollout, verb, now)
     return state, []
 
 
@@ -359,13 +366,18 @@ def _may_leave(state: RLState) -> bool:
     return serving > state.limits.min_rollouts or (away == 0 and serving > 0)
 
 
-def _call(state: RLState, rollout: Rollout, verb: Verb) -> tuple[RLState, list[Action]]:
+def _call(state: RLState, rollout: Rollout, verb: Verb, now: int) -> tuple[RLState, list[Action]]:
     limits = state.limits
     number = state.next_call
-    head = state.goal if verb is Verb.LOAD else rollout.target
-    rollout = replace(rollout, verb=verb, call=number, target=head)
-    working = verb in {Verb.PAUSE, Verb.LOAD, Verb.GENERATE}
-    timeout = limits.sync_ms // 3 if working else min(limits.hop_ms, limits.sync_ms // 3)
+    begins = verb is Verb.LOAD or (verb is Verb.VERSION and rollout.state is RolloutState.SYNCING)
+    head = state.goal if begins else rollout.target
+    rollout = replace(rollout, verb=verb, call=number, target=head, audit=rollout.audit and verb is not Verb.PAUSE)
+    timeout = min(limits.hop_ms, limits.sync_ms // 3)
+    if verb is Verb.LOAD:
+        # All that is left: large weights take nearly all of it, and a load that was given up goes on in the engine.
+        timeout = rollout.sync_since_ms + limits.sync_ms - now
+    elif verb in {Verb.PAUSE, Verb.GENERATE}:
+        timeout = limits.sync_ms // 3
     call = EngineCall(
         verb,
         rollout.index,

@@ -100,7 +100,9 @@ class Limits:
     pause: PauseMode = "wait"
     """What happens to running requests when new weights are brought."""
     probe_tolerance: float = 1e-4
-    """How far the engine's log-probabilities of a probe may be from the trainer's."""
+    """How far the engine's log-probability of a token of a probe may be from the trainer's."""
+    probe_mean_tolerance: float | None = None
+    """The same for the mean over its tokens; None: not looked at."""
     suspect_after: int = 3
     """Health checks in a row that fail before nothing new is sent there."""
     hung_after: int = 3
@@ -128,7 +130,8 @@ class Rollout:
     verb: Verb | None = None
     """On its way (`call` > 0), or the next to be sent (`call` 0)."""
     audit: bool = False
-    """Adopted from a predecessor's word, and the engine has not confirmed it yet."""
+    """What it has is believed of a predecessor, or of the time before its health checks failed: the engine is asked, and is not
+    paused for it."""
     target: Head | None = None
     """What is being loaded."""
     sync_since_ms: int = 0

@@ -40,6 +40,7 @@ def limits(config: RLCoordinator) -> Limits:
         no_progress_ms=config.no_progress_timeout,
         pause=config.pause,
         probe_tolerance=config.probe_tolerance,
+        probe_mean_tolerance=config.probe_mean_tolerance,
     )
 
 

@@ -41,7 +41,7 @@ class AsyncContext(Placed):
         self._heartbeat = AsyncHeartbeat(shared.fields, self._send_beat)
         self._saving = asyncio.Lock()
         self._checkpoints = shared.checkpoints
-        self.weights = AsyncWeights(context.weights.steps, self.client, self._follower)
+        self.weights = AsyncWeights(context.weights.steps, self.client, self._follower, self._touch)
         """Publish a new policy to the rollouts."""
         self.rollouts = AsyncRollouts(self._follower, shared.books, beat=self._touch, on_policy=self._tell, wire=shared.wire)
         """Ask the eligible rollouts for samples."""

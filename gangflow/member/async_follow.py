@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from gangflow.channel import ELIGIBLE
 from gangflow.errors import NotFound, Superseded, Unauthorized, XceError
 from gangflow.member.endpoints import Picture, changed, coordinator_facts, listed
-from gangflow.member.follow import FIRST_PICTURE_S, RELIST_S
+from gangflow.member.follow import BEAT_S, FIRST_PICTURE_S, RELIST_S, quiet
 from gangflow.xce.rest.messages import EventView, ValueView
 from gangflow.xce.rest.schema import GroupView
 
@@ -47,17 +48,23 @@ class AsyncFollower:
             raise self._fatal
         return self._picture
 
-    async def wait(self, condition: Callable[[Picture], bool], timeout_s: float) -> bool:
-        """True once the condition holds, False after the timeout. Raises what ended the follower."""
+    async def wait(self, condition: Callable[[Picture], bool], timeout_s: float, beat: Callable[[], object] = quiet) -> bool:
+        """True once the condition holds, False after the timeout. Raises what ended the follower.
+
+        `beat` is called at once, and again every `BEAT_S` while it waits: who waits is not hung.
+        """
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="gangflow-follow")
         moved = asyncio.Event()
         stop = self.listen(moved.set)
         try:
             async with asyncio.timeout(timeout_s):
+                beat()
                 while self._fatal is None and not condition(self._picture):
-                    await moved.wait()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(moved.wait(), BEAT_S)
                     moved.clear()
+                    beat()
         except TimeoutError:
             return False
         finally:

@@ -14,9 +14,10 @@ from gangflow.member.books import Books
 from gangflow.member.dispatch import Flight
 from gangflow.member.endpoints import Endpoint
 from gangflow.member.failures import PolicyMismatch
+from gangflow.member.follow import BEAT_S
 from gangflow.member.ledger import Ledger
 from gangflow.member.rollouts import REQUEST_TIMEOUT_S, flown
-from gangflow.member.round import BEAT_S, Letter, Round, facts_of, has_quorum, no_quorum
+from gangflow.member.round import Letter, Round, facts_of, has_quorum, no_quorum
 from gangflow.member.samples import Counters, PromptSamples
 from gangflow.member.wire import Asked, Wire
 

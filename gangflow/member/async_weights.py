@@ -10,6 +10,7 @@ from typing import Any
 from gangflow.channel import Probe, WeightsId
 from gangflow.errors import GangflowError, NoQuorum, Superseded
 from gangflow.member.async_follow import AsyncFollower
+from gangflow.member.follow import quiet
 from gangflow.member.heartbeat import INTERVAL_S, Fields
 from gangflow.member.weights import AsyncValues, Publishing
 from gangflow.threads import in_thread
@@ -18,10 +19,14 @@ from gangflow.threads import in_thread
 class AsyncWeights:
     """One writer per incarnation of the actor. Save a checkpoint before you publish what came after it."""
 
-    def __init__(self, steps: Publishing, values: AsyncValues, follower: AsyncFollower) -> None:
+    def __init__(
+        self, steps: Publishing, values: AsyncValues, follower: AsyncFollower, beat: Callable[[], object] = quiet
+    ) -> None:
+        """`beat`: called while `wait_synced` waits, at least once a second."""
         self._steps = steps
         self._values = values
         self._follower = follower
+        self._beat = beat
         self._lock = asyncio.Lock()
 
     @property
@@ -66,6 +71,7 @@ class AsyncWeights:
         if not await self._follower.wait(
             lambda picture: self._steps.carried(picture, facts.rollout, wanted) >= need,
             facts.quorum_timeout_s if timeout_s is None else timeout_s,
+            self._beat,
         ):
             raise NoQuorum(f"fewer than {need} rollouts carry version {wanted}")
         return loop.time() - began

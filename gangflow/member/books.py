@@ -59,9 +59,9 @@ class Books:
         with self._lock:
             if step is not None:
                 if not self.ledger.commit(step, first + n):
-                    self.counters.duplicates += len(committed.outputs)
+                    self.counters.add("duplicates", len(committed.outputs))
                     return PromptSamples(n, prompt, (), "committed before")
-                self.counters.committed += len(committed.outputs)
+                self.counters.add("committed", len(committed.outputs))
         return PromptSamples(
             n,
             prompt,

@@ -67,7 +67,7 @@ class Context(Placed):
         self._published = Published(identity.incarnation)
         self._heartbeat = Heartbeat(self._send_beat, self._own_fields)
         self._checkpoints = Checkpoints(self.client, identity.group, identity.incarnation)
-        self.weights = Weights(self.client, identity.group, identity.incarnation, self._published, self._follower)
+        self.weights = Weights(self.client, identity.group, identity.incarnation, self._published, self._follower, self._touch)
         self._rollouts = Rollouts(
             self._follower,
             self._published,

@@ -130,7 +130,7 @@ class Dispatch:
         """Answers by prompt. One that is missing failed for an unknown reason."""
         entry = self._flights.pop(flight_id, None)
         if entry is None:
-            self.counters.late += sum(len(answer.outputs) for answer in answers.values())
+            self.counters.add("late", sum(len(answer.outputs) for answer in answers.values()))
             return
         flight, work = entry
         again: list[int] = []
@@ -151,7 +151,7 @@ class Dispatch:
                 again.append(prompt)
         if again:
             # Not the rollout's fault and not the prompt's: the weights moved on. No attempt is charged.
-            self.counters.stale += len(again) * self.samples
+            self.counters.add("stale", len(again) * self.samples)
             self._again(replace(work, prompts=tuple(again)))
         if infra:
             self._retry(replace(work, prompts=tuple(infra)), flight, "the engine could not make them", now)
@@ -175,7 +175,7 @@ class Dispatch:
 
     def give_up(self) -> None:
         """Count everything that is still open as lost."""
-        self.counters.lost += (self.prompts - len(self.results) - len(self.skipped)) * self.samples
+        self.counters.add("lost", (self.prompts - len(self.results) - len(self.skipped)) * self.samples)
 
     def _target(self, work: _Work, now: float, eligible: Sequence[Endpoint]) -> Endpoint | None:
         busy: dict[tuple[int, int], int] = {}
@@ -202,13 +202,13 @@ class Dispatch:
 
     def _commit(self, prompt: int, flight: Flight, answer: Answer) -> None:
         if prompt in self.results or prompt in self.skipped:
-            self.counters.late += len(answer.outputs)
+            self.counters.add("late", len(answer.outputs))
             return
         self.results[prompt] = Committed(answer.outputs, answer.weights, flight.target, self._attempts[prompt])
 
     def _skip(self, prompt: int, message: str) -> None:
         self.skipped[prompt] = message
-        self.counters.skipped += self.samples
+        self.counters.add("skipped", self.samples)
         if len(self.skipped) > self.skip_budget:
             raise DataBudgetSpent(
                 f"{len(self.skipped)} of {self.prompts} prompts failed, {self.skip_budget} may be skipped; the last: {message}"
@@ -226,5 +226,5 @@ class Dispatch:
         self._again(replace(work, failures=failures, not_before=now + pause, failed_on=failed_on))
 
     def _again(self, work: _Work) -> None:
-        self.counters.redispatched += len(work.prompts) * self.samples
+        self.counters.add("redispatched", len(work.prompts) * self.samples)
         self._waiting.append(work)

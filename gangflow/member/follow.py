@@ -15,8 +15,14 @@ from gangflow.xce.rest.schema import GroupView
 
 FIRST_PICTURE_S = 30.0
 """How long the first question may wait for an XCE that does not answer."""
+BEAT_S = 1.0
+"""Whoever waits looks around, and beats, at least this often."""
 RELIST_S = 1.0
 """Between two attempts to list again after an error."""
+
+
+def quiet() -> None:
+    """The beat of a wait that nobody needs to hear of."""
 
 
 class GroupReader(Protocol):
@@ -49,14 +55,22 @@ class Follower:
         self.wait(lambda picture: picture.seq >= 0, FIRST_PICTURE_S)
         return self._picture
 
-    def wait(self, condition: Callable[[Picture], bool], timeout_s: float) -> bool:
-        """True once the condition holds, False after the timeout. Raises what ended the follower."""
+    def wait(self, condition: Callable[[Picture], bool], timeout_s: float, beat: Callable[[], object] = quiet) -> bool:
+        """True once the condition holds, False after the timeout. Raises what ended the follower.
+
+        `beat` is called at once, and again every `BEAT_S` while it waits: who waits is not hung.
+        """
         self._start()
-        with self._changed:
-            done = self._changed.wait_for(lambda: self._fatal is not None or condition(self._picture), timeout_s)
-            if self._fatal is not None:
-                raise self._fatal
-        return done
+        deadline = time.monotonic() + timeout_s
+        while True:
+            beat()
+            left = max(0.0, deadline - time.monotonic())
+            with self._changed:
+                done = self._changed.wait_for(lambda: self._fatal is not None or condition(self._picture), min(left, BEAT_S))
+                if self._fatal is not None:
+                    raise self._fatal
+            if done or left <= BEAT_S:
+                return done
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` after every change, from the follower's thread; returns what ends that."""

@@ -15,10 +15,10 @@ from gangflow.member.books import Books
 from gangflow.member.dispatch import Flight
 from gangflow.member.endpoints import Endpoint
 from gangflow.member.failures import FailureClass, PolicyMismatch
-from gangflow.member.follow import Follower
+from gangflow.member.follow import BEAT_S, Follower
 from gangflow.member.io import CLOSE_S, IoThread
 from gangflow.member.ledger import Ledger
-from gangflow.member.round import BEAT_S, Letter, Round, facts_of, has_quorum, no_quorum
+from gangflow.member.round import Letter, Round, facts_of, has_quorum, no_quorum
 from gangflow.member.samples import Counters, PromptSamples, Published
 from gangflow.member.wire import Asked, RequestFailed, Wire
 

@@ -12,12 +12,11 @@ from gangflow.errors import NoQuorum
 from gangflow.member.books import Books
 from gangflow.member.dispatch import FLIGHTS_PER_ROLLOUT, Answer, Dispatch, Flight
 from gangflow.member.endpoints import CoordinatorFacts, Picture
+from gangflow.member.follow import BEAT_S
 from gangflow.member.samples import PromptSamples
 from gangflow.member.wire import Asked, RequestFailed
 
 NO_COORDINATOR = CoordinatorFacts()
-BEAT_S = 1.0
-"""Whoever waits looks around, and beats, at least this often."""
 Letter = tuple[Flight, dict[int, Answer] | RequestFailed]
 """How a flight ended."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,9 +70,17 @@ class Counters:
     stale: int = 0
     """Results that were too old to be trained on, dropped and asked for again."""
     skipped: int = 0
+    _counting: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    """Steps that overlap are counted by several threads."""
+
+    def add(self, name: str, count: int) -> None:
+        """So many more of one kind, none of them missed."""
+        with self._counting:
+            setattr(self, name, getattr(self, name) + count)
 
     def document(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        """All of them, by name."""
+        return {name: getattr(self, name) for name in self.__slots__ if not name.startswith("_")}
 
 
 class Verdict:

@@ -12,7 +12,7 @@ from gangflow.channel import HEAD, Head, Probe, WeightsId
 from gangflow.errors import Conflict, NoQuorum, Superseded
 from gangflow.member.digest import settle, write_atomically
 from gangflow.member.endpoints import Picture
-from gangflow.member.follow import Follower
+from gangflow.member.follow import Follower, quiet
 from gangflow.member.samples import Published
 from gangflow.xce.rest.messages import ValueView, VersionView
 
@@ -142,9 +142,19 @@ class Publishing:
 class Weights:
     """One writer per incarnation of the actor. Save a checkpoint before you publish what came after it."""
 
-    def __init__(self, values: Values, group: str, incarnation: int, published: Published, follower: Follower) -> None:
+    def __init__(
+        self,
+        values: Values,
+        group: str,
+        incarnation: int,
+        published: Published,
+        follower: Follower,
+        beat: Callable[[], object] = quiet,
+    ) -> None:
+        """`beat`: called while `wait_synced` waits, at least once a second."""
         self.steps = Publishing(values, group, incarnation, published)
         self._follower = follower
+        self._beat = beat
         self._lock = threading.Lock()
 
     @property
@@ -190,6 +200,6 @@ class Weights:
             raise NoQuorum("this group has no coordinator: nobody brings weights to its rollouts")
         member, need = facts.rollout, facts.min_rollouts if rollouts is None else rollouts
         limit = facts.quorum_timeout_s if timeout_s is None else timeout_s
-        if not self._follower.wait(lambda picture: self.steps.carried(picture, member, wanted) >= need, limit):
+        if not self._follower.wait(lambda picture: self.steps.carried(picture, member, wanted) >= need, limit, self._beat):
             raise NoQuorum(f"fewer than {need} rollouts carry version {wanted}")
         return time.monotonic() - began

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionW
 from gangflow.specs.base import Name, Spec, Whole, check, later, wrong
 from gangflow.specs.faults import listed, nearest
 from gangflow.specs.problems import Fault
-from gangflow.specs.quantity import Duration
+from gangflow.specs.quantity import Duration, render_duration
 
 
 def _kind(value: object) -> object:
@@ -68,8 +68,20 @@ class RLCoordinator(Spec):
     """What happens to running requests when new weights are brought: they end before, they go on after with the new weights
     (their samples are as old as their first token), or they end unanswered and are asked for again."""
     probe_tolerance: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-4
-    """How far an engine's log-probabilities may be from those that the trainer published with its weights. Engines that compute
-    in bfloat16 need 1e-2 and more."""
+    """How far an engine's log-probability of any token of the probe may be from the one that the trainer published with its
+    weights. In bfloat16 single tokens differ by half a nat and more: give it several, and `probe_mean_tolerance`."""
+    probe_mean_tolerance: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """The same for the mean over the probe's tokens, which for engines that compute in bfloat16 says more (0.15). Left out:
+    only the largest is looked at."""
+
+    @model_validator(mode="after")
+    def _others_are_judged_first(self) -> Self:
+        # Otherwise whoever waits, or hangs, ends the group as one without progress, whatever the rules say of him.
+        longest, name = max((self.hang_timeout, "hang_timeout"), (self.quorum_timeout, "quorum_timeout"))
+        if self.no_progress_timeout <= longest:
+            expected = f"more than `{name}`, {render_duration(longest)}"
+            check([Fault(("no_progress_timeout",), render_duration(self.no_progress_timeout), expected)])
+        return self
 
     @model_validator(mode="after")
     def _kept_requests_are_of_use(self) -> Self:

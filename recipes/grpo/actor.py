@@ -8,9 +8,7 @@ from its last checkpoint exactly as if nothing had happened, under a new incarna
 from __future__ import annotations
 
 import json
-import sys
 import time
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -18,9 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 import gangflow
-from gangflow.errors import GangflowError
 from gangflow.member.context import Context
-from gangflow.member.failures import PolicyMismatch
 from gangflow.member.samples import PromptSamples
 from gangflow.recipes.grpo import exchange, task
 from gangflow.recipes.grpo.build import CLAIM, WRONG_POLICY
@@ -28,6 +24,7 @@ from gangflow.recipes.grpo.config import Config
 from gangflow.recipes.grpo.judges import Judges, WrongReference
 from gangflow.recipes.grpo.learner import Batch, EngineDrift, Learner, StepReport, accuracy
 from gangflow.recipes.grpo.policy import Policy
+from gangflow.recipes.services.ending import ended, leave
 from gangflow.recipes.services.run_folder import RunFolder
 
 RESULT: Final = "result"
@@ -83,7 +80,7 @@ class Trainer:
             "seconds": round(time.monotonic() - began, 3),
             "resumed_at": self.resumed_at,
             "incarnation": self.context.incarnation,
-            "samples": asdict(self.context.rollouts.counters),
+            "samples": self.context.rollouts.counters.document(),
             "policy": self.learner.policy.fingerprint(),
         }
         self.folder.finish(result)
@@ -180,17 +177,11 @@ def _by_rollout(groups: list[PromptSamples], report: StepReport) -> dict[str, di
 
 def main() -> int:
     """Train; the exit code says whether a restart can help."""
-    try:
-        result = Trainer(Config.from_environment(), gangflow.context()).run()
-    except PolicyMismatch as wrong:
-        print(f"{wrong.code}: {wrong.message}", file=sys.stderr)
-        return WRONG_POLICY
-    except GangflowError as error:
-        print(f"{error.code}: {error.message}" + (f" ({error.advice})" if error.advice else ""), file=sys.stderr)
-        return 1
-    print(json.dumps(result), flush=True)
-    return 0
+    return ended(
+        lambda: print(json.dumps(Trainer(Config.from_environment(), gangflow.context()).run()), flush=True),
+        for_good=WRONG_POLICY,
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -24,6 +24,7 @@ from gangflow.recipes.services.rules import (
     WRONG_POLICY,
     actor_rules,
     ms,
+    ranked,
     reader_rules,
     restart,
     rollout_rules,
@@ -72,6 +73,7 @@ def build(config: Config) -> CoStartGroup:
             min_rollouts=config.min_rollouts,
             max_staleness=0,
             probe_tolerance=config.probe_tolerance,
+            probe_mean_tolerance=config.probe_mean_tolerance,
             quorum_timeout=ms(config.quorum_timeout),
             hang_timeout=ms(config.hang_timeout),
             no_progress_timeout=ms(config.no_progress_timeout),
@@ -154,12 +156,8 @@ def missing(config: Config) -> list[Fault]:
 
 def _actor(config: Config) -> Job:
     several = config.actor_tasks > 1
-    command = _ranked(config, "actor", config.actor_procs)
-    if several:
-        # PET_NNODES, PET_NODE_RANK and PET_RDZV_ENDPOINT are injected where there are several tasks.
-        command = _torchrun(config, "actor", config.actor_procs)
     return Job(
-        command,
+        _ranked(config, "actor", config.actor_procs, config.actor_tasks),
         tasks=config.actor_tasks if several else None,
         resources=_resources(config.actor_cpu, config.actor_mem, _gpus(config, config.actor_procs)),
         ports=[RENDEZVOUS] if several else [],
@@ -195,18 +193,8 @@ def _rollout(config: Config) -> ReplicaSet:
     )
 
 
-def _ranked(config: Config, program: str, procs: int) -> list[str]:
-    """The command of a program in one process, or in several of one host."""
-    if procs > 1:
-        return _torchrun(config, program, procs, "--standalone")
-    return [config.python, "-m", f"gangflow.recipes.rlhf_ppo.{program}"]
-
-
-def _torchrun(config: Config, program: str, procs: int, *options: str) -> list[str]:
-    return [
-        *(config.python, "-m", "torch.distributed.run", *options, f"--nproc-per-node={procs}"),
-        *("-m", f"gangflow.recipes.rlhf_ppo.{program}"),
-    ]
+def _ranked(config: Config, program: str, procs: int, tasks: int = 1) -> list[str]:
+    return ranked(config.python, f"gangflow.recipes.rlhf_ppo.{program}", procs, tasks)
 
 
 def _of_group(config: Config) -> list[Claim]:

@@ -72,6 +72,7 @@ class Config(Spec):
     held_out_pairs: Count = 400
     """At most so many are measured before and after."""
     reward_epochs: Count = 2
+    """Passes over the pairs."""
     reward_batch: Count = 16
     """Pairs of one optimizer step."""
     reward_learning_rate: Positive = 1e-3
@@ -79,6 +80,7 @@ class Config(Spec):
 
     # --- a step ------------------------------------------------------------------------------------------------------
     steps: Count = 40
+    """Of the run: each samples, scores, trains policy and critic, and publishes once."""
     prompts: Count = 64
     """Per step."""
     samples: Count = 2
@@ -114,21 +116,29 @@ class Config(Spec):
     importance_cap: Annotated[float, Field(ge=1)] = 2.0
     """Largest factor by which a token is corrected for the engine's probability not being quite the trainer's."""
     learning_rate: Positive = 2e-4
+    """Of the policy's AdamW, after the warm-up."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """From `learning_rate` after the warm-up: it stays, or falls to `min_learning_rate` at the last step. The critic's, too."""
     min_learning_rate: Weight = 0.0
+    """At the last step, unless `schedule` is constant; the critic's falls by the same factor."""
     warmup: Natural = 0
     """Steps over which the learning rates rise from 0."""
     beta1: Below1 = 0.9
+    """Of AdamW, of policy and critic: how much of the mean of gradients is kept in an optimizer step."""
     beta2: Below1 = 0.99
+    """Of AdamW, of policy and critic: how much of the mean of squared gradients is kept in an optimizer step."""
     weight_decay: Weight = 0.0
+    """Of AdamW, of policy and critic: per optimizer step, times the learning rate, of every weight."""
     grad_clip: Positive = 1.0
     """Largest norm of a gradient; a larger one is scaled down to it. Of all models."""
 
     # --- the critic --------------------------------------------------------------------------------------------------
     critic_epochs: Count = 2
+    """Passes over a step's samples."""
     critic_minibatches: Count = 2
+    """Optimizer steps in a pass."""
     critic_learning_rate: Positive = 1e-3
+    """Of the critic's AdamW, after the warm-up."""
     value_clip: Positive = 0.2
     """How far a value may move in one step, in units of score."""
 
@@ -144,6 +154,7 @@ class Config(Spec):
     checkpoint_every: Count = 5
     """Steps: what a killed actor repeats at most, and a killed critic catches up with."""
     keep_checkpoints: Count = 2
+    """Newest ones that stay; older ones are removed."""
     evaluate_every: Count = 10
     """Steps between measurements on held-out prompts."""
     evaluate_prompts: Count = 200
@@ -151,9 +162,13 @@ class Config(Spec):
     evaluate_samples: Count = 4
     """Replies to each of them, drawn with the same seeds each time."""
     max_drift: Positive = 1e-3
-    """Largest |trainer − engine| log-probability of a token that is still rounding; more fails the run."""
+    """Largest |trainer − engine| log-probability of a token of the newest version that is rounding; more fails the run."""
+    max_mean_drift: Positive | None = None
+    """The same for the mean over a step's tokens; null: not looked at. In bfloat16 it says more than the largest."""
     probe_tolerance: Positive = 1e-4
     """Largest difference of the engine's log-probabilities from the trainer's after a push; more keeps the engine out."""
+    probe_mean_tolerance: Positive | None = None
+    """The same for the mean over the probe's tokens; null: not looked at."""
     patience: Duration = 120_000
     """How long the actor asks a critic, reward or reference server that does not answer."""
     request_timeout: Duration = 60_000
@@ -165,6 +180,7 @@ class Config(Spec):
     name: Name = "rlhf-ppo"
     """Of the group."""
     priority: Natural = 50
+    """Of the group, 0 to 1000: a higher one is placed first."""
     python: Annotated[Text, Field(min_length=1)] = Field(default_factory=trainers_python)
     """The interpreter of all but the rollouts; gangflow, torch and transformers must be installed in it."""
     vllm: Text = ""
@@ -176,7 +192,9 @@ class Config(Spec):
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.85
     """Of a rollout's GPUs."""
     rollouts: Count = 2
+    """Engines that the group starts with."""
     min_rollouts: Count = 1
+    """With fewer eligible ones the actor waits, at most `quorum_timeout`."""
     max_rollouts: Count | None = None
     """As far as the group may be scaled; `rollouts` when left out."""
     tensor_parallel: Count = 1
@@ -190,25 +208,37 @@ class Config(Spec):
     actor_tasks: Count = 1
     """Processes' hosts of the trainer; each runs `actor_procs` ranks."""
     actor_procs: Count = 1
-    """Ranks per task, each with a GPU of its own on `device=gpu`; likewise of critic and reward model, which have one task."""
+    """Ranks per task, each with a GPU of its own on `device=gpu`; likewise of critic and reward model."""
     critic_procs: Count = 1
+    """Ranks of the critic, all in one task."""
     reward_procs: Count = 1
+    """Ranks of a reward model, all in one task."""
     reward_replicas: Count = 1
     """The first one trains the model, the others wait for it."""
     ref_replicas: Count = 1
+    """Reference servers; a request goes to any of them."""
     ref_gpus: Count = 1
     """Of one reference server, on `device=gpu`."""
     actor_cpu: Cpu = 1_000
-    """Per task; likewise below."""
+    """Per task."""
     actor_mem: Memory = 2_048
+    """Per task."""
     critic_cpu: Cpu = 1_000
+    """Per task."""
     critic_mem: Memory = 2_048
+    """Per task."""
     rollout_cpu: Cpu = 1_000
+    """Per task."""
     rollout_mem: Memory = 2_560
+    """Per task."""
     reward_cpu: Cpu = 500
+    """Per task."""
     reward_mem: Memory = 2_048
+    """Per task."""
     ref_cpu: Cpu = 500
+    """Per task."""
     ref_mem: Memory = 1_024
+    """Per task."""
     max_restarts: Natural = 5
     """Of each slot, per hour."""
     quorum_timeout: Duration = 240_000
@@ -256,9 +286,9 @@ class Config(Spec):
 
 
 def _faults(config: Config) -> Iterator[Fault]:
-    waits, name = max((config.quorum_timeout, "quorum_timeout"), (config.patience, "patience"))
+    waits, name = max((getattr(config, name), name) for name in ("quorum_timeout", "hang_timeout", "patience"))
     if config.no_progress_timeout <= waits:
-        expected = f"more than `{name}`, {waits / 1_000:g} s: it waits that long, and would be ended as without progress"
+        expected = f"more than `{name}`, {waits / 1_000:g} s: the actor may wait that long"
         yield Fault(("no_progress_timeout",), config.no_progress_timeout, expected)
     if config.min_rollouts > config.rollouts:
         yield Fault(("min_rollouts",), config.min_rollouts, f"at most `rollouts`, {config.rollouts}")

@@ -43,9 +43,12 @@ _GPU: Final[dict[str, Any]] = {
     "reward_learning_rate": 5e-6,
     "checkpoint_every": 20,
     "evaluate_every": 20,
-    # Two kernels in bfloat16 agree to two digits: what is wrong is far beyond that.
-    "max_drift": 0.5,
-    "probe_tolerance": 0.2,
+    # With the same weights two kernels in bfloat16 differ by a few hundredths of a nat in the mean, on single tokens by half a
+    # nat and more: of what is wrong, both are far beyond.
+    "max_drift": 5.0,
+    "max_mean_drift": 0.1,
+    "probe_tolerance": 5.0,
+    "probe_mean_tolerance": 0.15,
     "patience": "15m",
     "request_timeout": "10m",
     "reward_timeout": "12h",

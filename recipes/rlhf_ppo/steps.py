@@ -15,6 +15,7 @@ from gangflow.member.context import Context
 from gangflow.member.samples import PromptSamples
 from gangflow.recipes.lm.batch import Sequences, outputs, pack
 from gangflow.recipes.lm.drawing import drawn, sample_seed
+from gangflow.recipes.lm.drift import check_drift
 from gangflow.recipes.lm.problems import Problem, check_length
 from gangflow.recipes.rlhf_ppo.advantages import gae, sequence_kl, token_rewards, whiten
 from gangflow.recipes.rlhf_ppo.config import Config
@@ -28,10 +29,6 @@ class NothingSampled(GangflowError):
     """Every prompt of a step was skipped."""
 
     code = "nothing_sampled"
-
-
-class EngineDrift(Exception):
-    """The engine's log-probabilities are not the trainer's: the samples are of another policy, and nothing was learned."""
 
 
 class Judging(Protocol):
@@ -111,11 +108,11 @@ def experience(
 ) -> Experience:
     """Put together what everybody said of a step's replies. EngineDrift when the engines sampled from another policy. Pure."""
     batch = pack(made.prompts, made.replies, made.logprobs)
-    apart = torch.where(batch.answer, old - batch.sampled, 0.0).abs().amax(1)
     # A NaN is no rounding either.
-    apart = torch.nan_to_num(apart, nan=torch.inf, posinf=torch.inf)
-    if not float(apart.max()) <= config.max_drift:
-        raise EngineDrift(f"log-probabilities differ by {float(apart.max()):g}; rounding is below {config.max_drift:g}")
+    apart = torch.nan_to_num(torch.where(batch.answer, old - batch.sampled, 0.0).abs(), nan=torch.inf, posinf=torch.inf)
+    check_drift(
+        float(apart.max()), float(apart[batch.answer].mean()), at_most=config.max_drift, mean_at_most=config.max_mean_drift
+    )
     given = torch.tensor(final_scores(scores, made.finished, config))
     before = pack(made.prompts, made.replies, reference).sampled
     valued = pack(made.prompts, made.replies, values).sampled
@@ -136,7 +133,7 @@ def experience(
         length=sum(map(len, made.replies)) / len(made.replies),
         unfinished=1 - sum(made.finished) / len(made.finished),
         drift=float(apart.max()),
-        drifts=apart.tolist(),
+        drifts=apart.amax(1).tolist(),
         makers=made.makers,
         seconds={},
     )

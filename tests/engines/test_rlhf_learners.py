@@ -13,13 +13,14 @@ import pytest
 import torch
 
 from gangflow.recipes.lm.batch import Sequences, pack
+from gangflow.recipes.lm.drift import EngineDrift
 from gangflow.recipes.lm.model import load
 from gangflow.recipes.lm.ranks import Team
 from gangflow.recipes.lm.spread import TrainingBroken
 from gangflow.recipes.rlhf_ppo.advantages import whiten
 from gangflow.recipes.rlhf_ppo.alone import sample
 from gangflow.recipes.rlhf_ppo.policy import PolicyLearner
-from gangflow.recipes.rlhf_ppo.steps import EngineDrift, Replies, experience, final_scores
+from gangflow.recipes.rlhf_ppo.steps import Replies, experience, final_scores
 from gangflow.recipes.rlhf_ppo.values import ValueLearner
 from tests.engines.rlhf_parts import make_model, same, settings
 

@@ -77,7 +77,7 @@ async def pushed(engine: VllmEngine, head: Head, mode: PauseMode = "wait") -> No
 async def probed(engine: VllmEngine, head: Head) -> None:
     assert head.probe is not None
     (found,) = await engine.generate([list(head.probe.tokens)], SCORE, T)
-    assert head.probe.difference(found["logprobs"]) <= TOLERANCE
+    assert head.probe.difference(found["logprobs"]).largest <= TOLERANCE
 
 
 async def sample(engine: VllmEngine, tokens: list[int], **params: Any) -> Any:

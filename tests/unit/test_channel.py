@@ -50,7 +50,8 @@ def test_a_policy_that_is_broken_publishes_no_probe(value: float) -> None:
         Probe((1, 2), (value,))
 
 
-def test_the_difference_is_the_largest_one_and_infinite_without_a_number() -> None:
+def test_the_difference_is_the_largest_one_and_the_mean_and_infinite_without_a_number() -> None:
     probe = Probe((1, 2, 3), (-1.0, -2.0))
-    assert probe.difference([-1.25, -2.0]) == 0.25
-    assert probe.difference([-1.0]) == probe.difference([-1.0, math.nan]) == probe.difference([]) == math.inf
+    assert probe.difference([-1.25, -2.0]) == (0.25, 0.125)
+    for found in ([-1.0], [-1.0, math.nan], []):
+        assert probe.difference(found) == (math.inf, math.inf)

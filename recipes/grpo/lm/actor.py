@@ -11,26 +11,25 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import gangflow
-from gangflow.errors import GangflowError
 from gangflow.member.context import Context
-from gangflow.member.failures import PolicyMismatch
 from gangflow.member.identity import Identity
 from gangflow.recipes.grpo.lm.config import LmConfig
-from gangflow.recipes.grpo.lm.learner import EngineDrift, Learner, Report
+from gangflow.recipes.grpo.lm.learner import Learner, Report
 from gangflow.recipes.grpo.lm.steps import Judged, Sampler
 from gangflow.recipes.lm import measuring, problems
 from gangflow.recipes.lm import model as models
 from gangflow.recipes.lm.ahead import Ahead
 from gangflow.recipes.lm.claim import MODEL
+from gangflow.recipes.lm.drift import EngineDrift
 from gangflow.recipes.lm.judging import Judges, WrongReference
 from gangflow.recipes.lm.publishing import Publisher, probe_text
 from gangflow.recipes.lm.ranks import Team
 from gangflow.recipes.services.disk import is_full
+from gangflow.recipes.services.ending import ended, leave
 from gangflow.recipes.services.rules import CKPT, WRONG_POLICY
 from gangflow.recipes.services.run_folder import RunFolder
 
@@ -117,7 +116,7 @@ class Trainer:
             "seconds": round(time.monotonic() - began, 3),
             "resumed_at": self.resumed_at,
             "incarnation": self.context.incarnation,
-            "samples": asdict(self.context.rollouts.counters),
+            "samples": self.context.rollouts.counters.document(),
             "repeated_judgements": self.judges.repeated,
         }
         self.folder.finish(result)
@@ -236,26 +235,22 @@ def lead(config: LmConfig, context: Context, team: Team, learner: Learner, token
 
 def main() -> int:
     """Train; the exit code says whether a restart can help."""
+    return ended(_rank, for_good=WRONG_POLICY)
+
+
+def _rank() -> None:
     config = LmConfig.from_environment()
     folder = Identity.read(os.environ).claim(MODEL)
     team = Team.join(config.device)
     learner = Learner.start(folder, config, team)
-    try:
-        if not team.leads:
-            team.follow(learner)
-            team.leave()
-            return 0
-        result = lead(config, gangflow.context(), team, learner, models.tokenizer_of(folder))
-    except (PolicyMismatch, problems.BadProblems) as wrong:
-        print(f"{wrong.code}: {wrong.message}", file=sys.stderr)
-        return WRONG_POLICY
-    except GangflowError as error:
-        print(f"{error.code}: {error.message}" + (f" ({error.advice})" if error.advice else ""), file=sys.stderr)
-        return 1
+    if not team.leads:
+        team.follow(learner)
+        team.leave()
+        return
+    result = lead(config, gangflow.context(), team, learner, models.tokenizer_of(folder))
     team.leave()
     print(json.dumps(result), flush=True)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

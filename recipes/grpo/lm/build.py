@@ -24,6 +24,7 @@ from gangflow.recipes.services.rules import (
     WRONG_POLICY,
     actor_rules,
     ms,
+    ranked,
     reader_rules,
     restart,
     rollout_rules,
@@ -94,6 +95,7 @@ def build(config: LmConfig) -> CoStartGroup:
             min_rollouts=config.min_rollouts,
             max_staleness=config.max_staleness,
             probe_tolerance=config.probe_tolerance,
+            probe_mean_tolerance=config.probe_mean_tolerance,
             quorum_timeout=ms(config.quorum_timeout),
             hang_timeout=ms(config.hang_timeout),
             no_progress_timeout=ms(config.no_progress_timeout),
@@ -130,13 +132,8 @@ def missing(config: LmConfig) -> list[Fault]:
 
 def _actor(config: LmConfig) -> Job:
     program = "trl_actor" if config.trainer == "trl" else "actor"
-    command = [config.python, "-m"]
-    if config.ranks > 1:
-        # PET_NNODES, PET_NODE_RANK and PET_RDZV_ENDPOINT are injected where there are several tasks: rank 0 is task 0's first.
-        alone = ["--standalone"] if config.actor_tasks == 1 else []
-        command += ["torch.distributed.run", *alone, f"--nproc-per-node={config.actor_procs}", "-m"]
     return Job(
-        [*command, f"gangflow.recipes.grpo.lm.{program}"],
+        ranked(config.python, f"gangflow.recipes.grpo.lm.{program}", config.actor_procs, config.actor_tasks),
         tasks=config.actor_tasks if config.actor_tasks > 1 else None,
         resources=_resources(config.actor_cpu, config.actor_mem, config.actor_procs if config.device == "gpu" else 0),
         ports=[RENDEZVOUS] if config.ranks > 1 else [],

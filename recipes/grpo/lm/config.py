@@ -42,7 +42,7 @@ class LmConfig(Spec):
     trainer: Literal["torch", "trl"] = "torch"
     """Who trains: the recipe's own loop, or TRL's `GRPOTrainer` by `gangflow.integrations.trl`."""
     device: Literal["cpu", "gpu"] = "cpu"
-    """What actor, ref and rollouts compute on; `gpu` asks for `actor_gpus`, `ref_gpus` and `tensor_parallel` devices."""
+    """What actor, ref and rollouts compute on; `gpu` asks for `actor_procs`, `ref_gpus` and `tensor_parallel` devices."""
 
     # --- what is learned, of what ------------------------------------------------------------------------------------
     model: Annotated[Text, Field(min_length=1)] = TINY
@@ -60,6 +60,7 @@ class LmConfig(Spec):
 
     # --- a step ------------------------------------------------------------------------------------------------------
     steps: Count = 80
+    """Of the run: each samples, judges, trains and publishes once."""
     prompts: Count = 64
     """Per step."""
     samples: Annotated[Whole, Field(ge=2)] = 8
@@ -69,6 +70,7 @@ class LmConfig(Spec):
     max_prompt_tokens: Count = 64
     """A problem with more is refused at the start."""
     temperature: Positive = 1.0
+    """At which answers are sampled and their probabilities compared; the held-out accuracy is measured at 0."""
     epochs: Count = 2
     """Passes over a step's samples."""
     minibatches: Count = 1
@@ -76,18 +78,25 @@ class LmConfig(Spec):
     micro_batch: Count = 128
     """Samples of one forward and backward; the gradient of a minibatch is accumulated over as many as it takes."""
     learning_rate: Positive = 3e-4
+    """Of AdamW, after the warm-up."""
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
     """From `learning_rate` after the warm-up: it stays, or falls to `min_learning_rate` at the last step."""
     min_learning_rate: Weight = 5e-5
+    """At the last step, unless `schedule` is constant."""
     warmup: Natural = 5
     """Steps over which the learning rate rises from 0."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Of AdamW: how much of the mean of gradients is kept in an optimizer step."""
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    """Of AdamW: how much of the mean of squared gradients is kept in an optimizer step."""
     weight_decay: Weight = 0.0
+    """Of AdamW: per optimizer step, times the learning rate, of every weight."""
     grad_clip: Positive = 1.0
     """Largest norm of a gradient; a larger one is scaled down to it."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    """Ratio of a token's new to its old probability below which it is not made less likely by a step."""
     clip_high: Annotated[float, Field(gt=1)] = 1.28
+    """The same above which it is not made more likely."""
     kl_weight: Weight = 0.01
     """Of the k3 estimate of the KL divergence to `ref`; 0 asks no reference."""
     importance_cap: Annotated[float, Field(ge=1)] = 2.0
@@ -109,14 +118,19 @@ class LmConfig(Spec):
     checkpoint_every: Count = 5
     """Steps: what a killed actor repeats at most."""
     keep_checkpoints: Count = 2
+    """Newest ones that stay; older ones are removed."""
     evaluate_every: Count = 10
     """Steps between measurements of the held-out accuracy."""
     evaluate_prompts: Count = 200
     """Held-out problems at most that are measured."""
     max_drift: Positive = 1e-3
-    """Largest |trainer − engine| log-probability of a token of the newest version that is still rounding; more fails it."""
+    """Largest |trainer − engine| log-probability of a token of the newest version that is rounding; more fails the run."""
+    max_mean_drift: Positive | None = None
+    """The same for the mean over a step's tokens; null: not looked at. In bfloat16 it says more than the largest."""
     probe_tolerance: Positive = 1e-4
     """Largest difference of the engine's log-probabilities from the trainer's after a push; more keeps the engine out."""
+    probe_mean_tolerance: Positive | None = None
+    """The same for the mean over the probe's tokens; null: not looked at."""
     patience: Duration = 120_000
     """How long the actor asks a reward or reference server that does not answer."""
     request_timeout: Duration = 60_000
@@ -127,6 +141,7 @@ class LmConfig(Spec):
     name: Name = "grpo"
     """Of the group."""
     priority: Natural = 50
+    """Of the group, 0 to 1000: a higher one is placed first."""
     python: Annotated[Text, Field(min_length=1)] = Field(default_factory=trainers_python)
     """The interpreter of actor, reward and ref; gangflow, torch and transformers must be installed in it."""
     vllm: Text = ""
@@ -138,7 +153,9 @@ class LmConfig(Spec):
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.85
     """Of a rollout's GPUs."""
     rollouts: Count = 2
+    """Engines that the group starts with."""
     min_rollouts: Count = 1
+    """With fewer eligible ones the actor waits, at most `quorum_timeout`."""
     max_rollouts: Count | None = None
     """As far as the group may be scaled; `rollouts` when left out."""
     tensor_parallel: Count = 1
@@ -154,18 +171,27 @@ class LmConfig(Spec):
     actor_procs: Count = 1
     """Ranks per task, each with a GPU of its own on `device=gpu`."""
     ref_replicas: Count = 1
+    """Reference servers; a request goes to any of them."""
     ref_gpus: Count = 1
     """Of one reference server, on `device=gpu`."""
     reward_replicas: Count = 1
+    """Reward servers; a request goes to any of them."""
     actor_cpu: Cpu = 1_000
-    """Per task; likewise below."""
+    """Per task."""
     actor_mem: Memory = 2_048
+    """Per task."""
     rollout_cpu: Cpu = 1_000
+    """Per task."""
     rollout_mem: Memory = 2_560
+    """Per task."""
     reward_cpu: Cpu = 250
+    """Per task."""
     reward_mem: Memory = 256
+    """Per task."""
     ref_cpu: Cpu = 500
+    """Per task."""
     ref_mem: Memory = 1_024
+    """Per task."""
     max_restarts: Natural = 5
     """Of each slot, per hour."""
     quorum_timeout: Duration = 240_000
@@ -206,9 +232,9 @@ def _faults(config: LmConfig) -> Iterator[Fault]:
     if config.request_timeout >= config.hang_timeout:
         expected = f"less than `hang_timeout`, {config.hang_timeout / 1_000:g} s: an actor that waits is silent"
         yield Fault(("request_timeout",), config.request_timeout, expected)
-    waits, name = max((config.quorum_timeout, "quorum_timeout"), (config.patience, "patience"))
+    waits, name = max((getattr(config, name), name) for name in ("quorum_timeout", "hang_timeout", "patience"))
     if config.no_progress_timeout <= waits:
-        expected = f"more than `{name}`, {waits / 1_000:g} s: it waits that long, and would be ended as without progress"
+        expected = f"more than `{name}`, {waits / 1_000:g} s: the actor may wait that long"
         yield Fault(("no_progress_timeout",), config.no_progress_timeout, expected)
     if config.min_rollouts > config.rollouts:
         yield Fault(("min_rollouts",), config.min_rollouts, f"at most `rollouts`, {config.rollouts}")

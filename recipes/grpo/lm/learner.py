@@ -9,7 +9,8 @@ An answer's advantage is its reward against the mean of its prompt's samples, in
 the objective of a token is  w · min(r·A, clip(r)·A) − kl_weight · k3  with r = exp(now − old), clipped asymmetrically; k3 is
 the estimate exp(d) − d − 1, d = reference − now, of the KL divergence to the reference. w = min(exp(old − sampled), cap) is a
 constant: it corrects for what was sampled by an older policy (truncated importance sampling). In synchronous mode w is 1 but
-for rounding, and that it is so is checked (`max_drift`). The loss is the mean over all answer tokens of a minibatch.
+for rounding, and that it is so is checked (`max_drift`, `max_mean_drift`). The loss is the mean over all answer tokens of a
+minibatch.
 """
 
 from __future__ import annotations
@@ -27,14 +28,11 @@ from gangflow.recipes.lm import checkpoint, sharded
 from gangflow.recipes.lm import model as models
 from gangflow.recipes.lm.batch import Sequences
 from gangflow.recipes.lm.drawing import sample_seed
-from gangflow.recipes.lm.ranks import OnAllRanks, Team
+from gangflow.recipes.lm.drift import check_drift
+from gangflow.recipes.lm.ranks import Team
 from gangflow.recipes.lm.schedule import rate
 from gangflow.recipes.lm.shares import Plan, plan
 from gangflow.recipes.lm.spread import Spread, in_half, is_split
-
-
-class EngineDrift(OnAllRanks):
-    """The engine's log-probabilities are not the trainer's: the samples are of another policy, and nothing was learned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +113,10 @@ class Learner:
         """One GRPO step. EngineDrift and TrainingBroken before anything is changed (by the gradient that is broken)."""
         made = plan(len(batch.sequences), self.config.minibatches, self.config.micro_batch, self.team, self._shuffling())
         old, seen, drifts = self._survey(batch, made)
-        drift = self._checked(drifts, batch)
+        kl, importance, capped, gap, compared = self.team.sum(torch.tensor(seen, dtype=torch.float64)).tolist()
+        drift, drift_mean = (float(drifts.max()), gap / compared) if compared else (None, None)
+        if drift is not None and drift_mean is not None:
+            check_drift(drift, drift_mean, at_most=self.config.max_drift, mean_at_most=self.config.max_mean_drift)
         learning_rate = self._rate()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
@@ -125,15 +126,14 @@ class Learner:
                 cut += self._accumulate(batch, old, minibatch, made)
                 norm = max(norm, self.spread.update(self.optimizer, self.config.grad_clip))
         tokens = int(batch.sequences.answer.sum())
-        sums = self.team.sum(torch.tensor([*seen, cut], dtype=torch.float64)).tolist()
-        kl, importance, capped, gap, compared, clipped = sums
+        (clipped,) = self.team.sum(torch.tensor([cut], dtype=torch.float64)).tolist()
         self.step += 1
         self.position += self.config.prompts
         return Report(
             kl=kl / tokens,
             clipped=clipped / tokens / self.config.epochs,
             drift=drift,
-            drift_mean=None if drift is None else gap / compared,
+            drift_mean=drift_mean,
             importance=importance / tokens,
             capped=capped / tokens,
             norm=norm,
@@ -191,14 +191,6 @@ class Learner:
                 reference = batch.reference[part.rows, :width].to(self.team.device)
                 k3 += float(_k3(reference - before)[mask].sum())
         return old, (k3, weight, capped, gaps, compared), self.team.largest(drifts)
-
-    def _checked(self, drifts: Any, batch: Batch) -> float | None:
-        if not bool(batch.current.any()):
-            return None
-        largest = float(drifts.max())
-        if not largest <= self.config.max_drift:
-            raise EngineDrift(f"log-probabilities differ by {largest:g}; rounding is below {self.config.max_drift:g}")
-        return largest
 
     def _accumulate(self, batch: Batch, old: Any, minibatch: Sequence[Any], made: Plan) -> float:
         """Gradients of a minibatch, in as many passes as it takes; how many tokens the clip cut off."""

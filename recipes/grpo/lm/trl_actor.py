@@ -7,11 +7,9 @@ recipe's: the problems, the verifier's rewards, and the accuracy on held-out pro
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,12 +19,11 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 import gangflow
-from gangflow.errors import GangflowError, SpecError
 from gangflow.errors import Problem as SpecProblem
+from gangflow.errors import SpecError
 from gangflow.integrations.trl import Actor
 from gangflow.integrations.trl.callback import DRIFT
 from gangflow.member.context import Context
-from gangflow.member.failures import PolicyMismatch
 from gangflow.recipes.grpo.lm.config import LmConfig
 from gangflow.recipes.grpo.lm.trl_settings import arguments, updates
 from gangflow.recipes.lm import measuring, problems
@@ -34,6 +31,7 @@ from gangflow.recipes.lm import model as models
 from gangflow.recipes.lm.claim import MODEL
 from gangflow.recipes.lm.judging import Judges
 from gangflow.recipes.lm.problems import Problem
+from gangflow.recipes.services.ending import ended, leave
 from gangflow.recipes.services.rules import CKPT, WRONG_POLICY
 from gangflow.recipes.services.run_folder import RunFolder
 
@@ -212,7 +210,7 @@ def train(config: LmConfig, context: Context) -> dict[str, Any]:
         "seconds": round(time.monotonic() - began, 3),
         "resumed_at": int(resumed.rpartition("-")[2]) // updates(config) if resumed else 0,
         "incarnation": context.incarnation,
-        "samples": asdict(context.rollouts.counters),
+        "samples": context.rollouts.counters.document(),
     }
     if folder is not None:
         folder.finish(result)
@@ -223,17 +221,10 @@ def train(config: LmConfig, context: Context) -> dict[str, Any]:
 
 def main() -> int:
     """Train; the exit code says whether a restart can help."""
-    try:
-        result = train(LmConfig.from_environment(), gangflow.context())
-    except (PolicyMismatch, problems.BadProblems, SpecError) as wrong:
-        print(f"{wrong.code}: {wrong.message}", file=sys.stderr)
-        return WRONG_POLICY
-    except GangflowError as error:
-        print(f"{error.code}: {error.message}" + (f" ({error.advice})" if error.advice else ""), file=sys.stderr)
-        return 1
-    print(json.dumps(result), flush=True)
-    return 0
+    return ended(
+        lambda: print(json.dumps(train(LmConfig.from_environment(), gangflow.context())), flush=True), for_good=WRONG_POLICY
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -6,26 +6,19 @@ you commit it.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-from gangflow.cli.sources import read, rendered
-from gangflow.recipes.lm.claim import SCRIPT
 from gangflow.recipes.lm.machines import machine
 from gangflow.recipes.rlhf_ppo.config import VARIABLE
 from gangflow.recipes.rlhf_ppo.presets import MACHINES, PRESETS
+from tests.recipes.lm.rendering import preset_text
 
 FOLDER = Path(__file__).parent / "rendered"
 
 
 def text_of(preset: str) -> str:
     """`gangflow render rlhf_ppo preset=…`; for a preset with a machine, as it would run there (`--cluster`)."""
-    source = read("rlhf_ppo", [f"preset={preset}", "python=python3", "vllm=vllm"])
-    # What the programs are told is long, and theirs alone: test_build.py has it.
-    group = source.group.model_copy(update={"environment": {**source.group.environment, VARIABLE: "{…}"}})
-    cluster = machine(MACHINES[preset]) if preset in MACHINES else source.cluster
-    text = rendered(type(source)(group), cluster)
-    return re.sub(r"key: clerk-[0-9a-f]{12}", "key: clerk-…", text.replace(str(SCRIPT), "model.sh"))
+    return preset_text("rlhf_ppo", preset, VARIABLE, machine(MACHINES[preset]) if preset in MACHINES else None)
 
 
 if __name__ == "__main__":

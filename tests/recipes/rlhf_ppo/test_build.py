@@ -14,7 +14,7 @@ from gangflow.recipes.lm import wire
 from gangflow.recipes.rlhf_ppo.build import CKPT, PORT, WRONG_POLICY, Config, build
 from gangflow.recipes.rlhf_ppo.config import VARIABLE
 from gangflow.recipes.services.packing import pack_floats
-from gangflow.recipes.services.rules import WRONG_INPUT
+from gangflow.recipes.services.rules import TORCHRUN, WRONG_INPUT
 from gangflow.specs.member import Job, ReplicaSet
 from gangflow.specs.overrides import apply
 
@@ -73,10 +73,10 @@ def test_what_must_not_go_on_is_not_restarted_and_everything_else_is() -> None:
 def test_several_ranks_are_started_by_torchrun() -> None:
     group = build(Config(actor_tasks=2, critic_procs=2, reward_procs=4))
     actor = group.members["actor"]
-    assert actor.command[1:] == ("-m", "torch.distributed.run", "--nproc-per-node=1", "-m", "gangflow.recipes.rlhf_ppo.actor")
+    assert actor.command[1:] == ("-m", TORCHRUN, "--nproc-per-node=1", "-m", "gangflow.recipes.rlhf_ppo.actor")
     assert (actor.tasks, actor.ports) == (2, ("rendezvous",))
     critic = group.members["critic"]
-    assert critic.command[1:5] == ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    assert critic.command[1:5] == ("-m", TORCHRUN, "--standalone", "--nproc-per-node=2")
     assert group.members["reward"].command[4] == "--nproc-per-node=4"
 
 

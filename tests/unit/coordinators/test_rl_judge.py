@@ -19,7 +19,7 @@ from gangflow.coordinators.rl_messages import (
     TrainerFailed,
 )
 from gangflow.coordinators.rl_state import Cause, Limits, Verb
-from tests.unit.coordinators.rl_world import World, running
+from tests.unit.coordinators.rl_world import EngineTruth, World, running
 
 
 def test_deregistration_precedes_the_report() -> None:
@@ -104,16 +104,47 @@ def test_a_verdict_is_reported_once_and_the_engine_left_alone() -> None:
     assert [call.index for _, call in world.calls if call.index == 0] == []
 
 
-def test_health_that_comes_back_is_synced_again_before_it_serves() -> None:
-    world = running()
+@pytest.mark.parametrize("probes", [False, True])
+def test_health_that_comes_back_is_asked_what_it_has_before_it_serves(probes: bool) -> None:
+    """An answer that came late is no reason to load a hundred gigabytes again, which are there."""
+    world = running(probes=probes)
     for _ in range(3):
         world.tell_all(HealthSeen(0, 1, ok=False))
     assert world.serving() == [1]
+    begun = len(world.log)
     world.tell_all(HealthSeen(0, 1, ok=True))
-    assert [(call.verb, call.index) for _, call in world.calls] == [(Verb.PAUSE, 0)]
+    assert [(call.verb, call.index) for _, call in world.calls] == [(Verb.VERSION, 0)]
     world.finish_calls()
     assert world.serving() == [0, 1]
+    asked = [action.verb for action in world.log[begun:] if isinstance(action, EngineCall)]
+    assert asked == [Verb.VERSION, Verb.RESUME, *([Verb.GENERATE] if probes else [])]
     assert not world.reports()
+
+
+def test_one_that_has_forgotten_its_weights_meanwhile_loads_them() -> None:
+    world = running()
+    for _ in range(3):
+        world.tell_all(HealthSeen(0, 1, ok=False))
+    world.engines[0, 1] = EngineTruth(term=world.term)
+    begun = len(world.log)
+    world.tell_all(HealthSeen(0, 1, ok=True))
+    world.finish_calls()
+    assert world.serving() == [0, 1]
+    asked = [action.verb for action in world.log[begun:] if isinstance(action, EngineCall)]
+    assert asked == [Verb.VERSION, Verb.PAUSE, Verb.LOAD, Verb.RESUME]
+
+
+def test_newer_weights_that_come_while_it_is_asked_are_loaded_after_a_pause() -> None:
+    world = running()
+    for _ in range(3):
+        world.tell_all(HealthSeen(0, 1, ok=False))
+    world.tell_all(HealthSeen(0, 1, ok=True))
+    begun = len(world.log)
+    world.publish(1)
+    world.finish_calls()
+    asked = [action.verb for action in world.log[begun:] if isinstance(action, EngineCall) and action.index == 0]
+    assert asked == [Verb.PAUSE, Verb.LOAD, Verb.RESUME]
+    assert world.serving() == [0, 1]
 
 
 def test_answers_health_but_not_requests() -> None:

@@ -320,6 +320,31 @@ def test_a_late_answer_of_an_earlier_verb_is_ignored() -> None:
     assert world.state == before
 
 
+def test_a_load_has_what_is_left_of_the_time_for_a_sync() -> None:
+    """Large weights take nearly all of it: a third would never be enough for those that need a half."""
+    world = running(sync_ms=60_000)
+    world.publish(1)
+    world.wait(10_000)
+    assert {call.timeout_ms for _, call in world.calls} == {20_000}  # the pauses
+    world.perform()
+    world.perform()
+    assert [(call.verb, call.timeout_ms) for _, call in world.calls] == [(Verb.LOAD, 50_000)] * 2
+
+
+def test_the_mean_over_a_probe_is_judged_beside_its_largest_difference() -> None:
+    """In bfloat16 a single token says little."""
+    world = running(probes=True, probe_tolerance=500.0, probe_mean_tolerance=0.1)
+    world.publish(1)
+    for outcome in ("ok", "lies", "ok", "ok"):
+        world.perform(next(place for place, (_, call) in enumerate(world.calls) if call.index == 0), outcome)
+    rollout = world.state.rollout(0)
+    assert rollout is not None
+    assert (rollout.state, rollout.diverged) == (RolloutState.STALE, True)
+    assert "in the mean from the trainer's, 0.1 is allowed" in rollout.failure
+    world.finish_calls()
+    assert world.serving() == [1]
+
+
 def test_an_engine_serves_only_once_it_agrees_with_the_trainer() -> None:
     """After resume it is asked what it says of the probe; before that it gets no work."""
     world = running(probes=True)

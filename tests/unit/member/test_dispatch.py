@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -220,3 +223,19 @@ def test_no_history_commits_twice_or_loses_silently(data: st.DataObject) -> None
     assert dispatch.counters.lost == ((6 - len(accounted)) * 2 if exhausted else 0)
     assert all(len(committed.outputs) == 2 for committed in dispatch.results.values())
     assert all(dispatch.skipped.values())
+
+
+def test_counters_miss_nothing_that_several_threads_count() -> None:
+    """Steps that overlap (samples made ahead) count at the same time."""
+    counters = Counters()
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=lambda: [counters.add("late", 1) for _ in range(2_000)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(switch)
+    assert counters.document()["late"] == 8_000

@@ -16,6 +16,7 @@ import pytest
 from gangflow.channel import CHECKPOINT, ELIGIBLE, FAILURE, HEAD, ROLE_KEY, Eligible, Head, Serving, WeightsId
 from gangflow.errors import Conflict, NoQuorum, Superseded, Unreachable
 from gangflow.member import digest as module
+from gangflow.member import follow
 from gangflow.member.checkpoint import Checkpoint, Checkpoints
 from gangflow.member.context import Context
 from gangflow.member.digest import digest, seal, settle, write_atomically
@@ -213,6 +214,25 @@ def test_wait_synced_waits_for_the_rollouts(tmp_path: Path) -> None:
     assert weights.wait_synced(0, timeout_s=DEADLINE_S) >= 0
     with pytest.raises(NoQuorum, match="fewer than 2"):
         weights.wait_synced(0, rollouts=2)
+
+
+def test_who_waits_to_be_synced_beats_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rollouts that take longer to come up than an actor may be silent are no reason to call it hung."""
+    monkeypatch.setattr(follow, "BEAT_S", 0.01)
+    xce = FakeXce({"actor": 1, "rollout": 1}, coordinator={})
+    xce.ready("rollout", 0, "h:1")
+    beats: list[int] = []
+    weights = Weights(xce, "g1", 1, Published(1), Follower(xce, "g1"), lambda: beats.append(len(beats)))
+    head = weights.publish(0, tmp_path / "w", b"x")
+    value = Eligible(1, 1, head, (Serving(0, 1, "http://h:1", head),), ((0, 1),), ((0, 1),))
+    waiting = threading.Thread(target=weights.wait_synced, args=(0, 1, DEADLINE_S))
+    waiting.start()
+    while len(beats) < 3:
+        waiting.join(0.01)
+        assert waiting.is_alive()
+    xce.write(ELIGIBLE, value.render())
+    waiting.join(DEADLINE_S)
+    assert not waiting.is_alive()
 
 
 def test_a_checkpoint_comes_back_with_its_ledger(tmp_path: Path) -> None:

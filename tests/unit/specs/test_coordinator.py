@@ -34,6 +34,12 @@ def test_the_engines_that_come_with_gangflow(engine: str) -> None:
         ({"engine": "vllm", "pause": "keep"}, r"coordinator\.pause: .*too old"),
         ({"engine": "vllm", "probe_tolerance": 0}, r"coordinator\.probe_tolerance"),
         ({"pause": "kep"}, r"coordinator\.pause"),
+        ({"engine": "vllm", "probe_mean_tolerance": 0}, r"coordinator\.probe_mean_tolerance"),
+        (
+            {"quorum_timeout": "30m"},
+            r"coordinator\.no_progress_timeout: expected more than `quorum_timeout`, 30m \(got '?10m",
+        ),
+        ({"hang_timeout": "1h"}, r"coordinator\.no_progress_timeout: expected more than `hang_timeout`, 1h"),
     ],
 )
 def test_what_makes_no_sense_says_where_and_why(coordinator: dict[str, Any], message: str) -> None:
