@@ -27,17 +27,19 @@ class Actor:
         claim: str = "ckpt",
         dtype: torch.dtype | None = None,
         max_drift: float | None = None,
+        max_mean_drift: float | None = None,
         skipped: Literal["fail", "mask"] = "fail",
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
         """`claim`: the folder that the rollouts share, for weights. `dtype`: of those weights; None: as they are trained.
 
-        `max_drift`: with `correct_importance`, the largest difference to the engines' log-probabilities that is rounding.
+        `max_drift`, `max_mean_drift`: with `correct_importance`, the largest difference to the engines' log-probabilities that
+        is rounding, of a token and in the mean over a step's; more fails the group.
         `skipped`: what a prompt does that the rollouts could not answer; "mask": nothing is learned from it. `timeout_s`: of
         a request to a rollout.
         """
         self.context = context
-        self.callback = GroupCallback(context, max_drift)
+        self.callback = GroupCallback(context, max_drift, max_mean_drift)
         """For the trainer's `callbacks`."""
         self.publisher = Publisher(context, Path(context.claims[claim]) / "weights", dtype)
         self._skipped = skipped

@@ -15,15 +15,16 @@ LOGGED: Final = ("reward", "reward_std", "loss", "kl", "entropy", "grad_norm", "
 """What of the trainer's log goes into heartbeats, and so into views of the group."""
 DRIFT: Final = "sampling/sampling_logp_difference/max"
 """TRL's measure of how far the engines' log-probabilities are from the trainer's."""
+MEAN_DRIFT: Final = "sampling/sampling_logp_difference/mean"
 
 
 class GroupCallback(TrainerCallback):
     """Of all ranks, only the first one speaks for the trainer."""
 
-    def __init__(self, context: Context, max_drift: float | None = None) -> None:
-        """`max_drift`: largest |trainer − engine| log-probability that is still rounding; more fails the group."""
+    def __init__(self, context: Context, max_drift: float | None = None, max_mean_drift: float | None = None) -> None:
+        """Largest |trainer − engine| log-probability of a token, and in the mean, that is rounding; more fails the group."""
         self._context = context
-        self._max_drift = max_drift
+        self._limits = {DRIFT: max_drift, MEAN_DRIFT: max_mean_drift}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """ValueError for settings with which no checkpoint could be resumed."""
@@ -44,9 +45,12 @@ class GroupCallback(TrainerCallback):
         """Numbers for whoever looks at the group. PolicyMismatch when the engines' samples are of another policy."""
         logs = logs or {}
         self._beat(state, **{name.replace("/", "_"): logs[name] for name in LOGGED if _finite(logs.get(name))})
-        drift: Any = logs.get(DRIFT)
-        if self._max_drift is not None and _finite(drift) and drift > self._max_drift and state.is_world_process_zero:
-            self._context.diverged(f"step {state.global_step}: log-probabilities of engine and trainer differ by {drift:g}")
+        for name, limit in self._limits.items():
+            drift: Any = logs.get(name)
+            if limit is not None and _finite(drift) and drift > limit and state.is_world_process_zero:
+                how = " in the mean" if name == MEAN_DRIFT else ""
+                said = f"log-probabilities of engine and trainer differ by {drift:g}{how}, {limit:g} is allowed"
+                self._context.diverged(f"step {state.global_step}: {said}")
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """The checkpoint is written: from here on it is what a restart goes on from."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -29,6 +29,19 @@ class Prompt:
     tokens: tuple[int, ...]
     seed: int | None = None
     """The same seed with the same weights gives the same samples; sample i is drawn with `seed + i`."""
+
+
+WHOLE: Final = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+"""Samples of the model's whole distribution. What is not given, `/v1/completions` takes from the model's
+`generation_config.json` (a `top_k` of 20, say), while its log-probabilities stay those of the whole: nobody would see it."""
 
 
 def prompt(given: object) -> Prompt:
@@ -67,7 +80,7 @@ def token_body(asked: Prompt, samples: int, params: Mapping[str, Any]) -> dict[s
 
 def completion_body(asked: Prompt, samples: int, params: Mapping[str, Any]) -> dict[str, Any]:
     """Of `/v1/completions`."""
-    body = {name: value for name, value in params.items() if name != "detokenize"}
+    body = {**WHOLE, **{name: value for name, value in params.items() if name != "detokenize"}}
     body |= {"prompt": asked.tokens, "n": samples, "logprobs": 0, "return_token_ids": True}
     if asked.seed is not None:
         body["seed"] = asked.seed

@@ -177,7 +177,16 @@ def test_importance_is_corrected_from_the_rollouts_logprobs(context: FakeContext
         actor.correct_importance(trainer)
 
 
-def test_an_engine_with_another_policy_fails_the_group(sampler: Sampler, tiny_model: Path) -> None:
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"max_drift": 0.1}, r"step 1: .* differ by 0\.5\S*, 0\.1 is allowed"),
+        ({"max_drift": 5.0, "max_mean_drift": 0.1}, r"step 1: .* differ by 0\.5\S* in the mean, 0\.1 is allowed"),
+    ],
+)
+def test_an_engine_with_another_policy_fails_the_group(
+    sampler: Sampler, tiny_model: Path, limits: dict[str, float], said: str
+) -> None:
     def wrong(ask: Ask) -> dict[str, Any]:
         answer = sampler(ask)
         return {**answer, "logprobs": [value - 0.5 for value in answer["logprobs"]]}
@@ -185,12 +194,12 @@ def test_an_engine_with_another_policy_fails_the_group(sampler: Sampler, tiny_mo
     with FakeContext(wrong, claims=("ckpt", "model")) as context:
         sampler.context = context
         shutil.copytree(tiny_model, context.claims["model"], dirs_exist_ok=True)
-        trainer = trainer_of(context, actor := Actor(context, max_drift=0.1))
+        trainer = trainer_of(context, actor := Actor(context, **limits))
         actor.correct_importance(trainer)
-        with pytest.raises(PolicyMismatch, match=r"step 1: .* differ by 0\.5"):
+        with pytest.raises(PolicyMismatch, match=said):
             trainer.train()
-        said = context.client.kv_get(context.group, "trainer/failure").value
-        assert json.loads(said or "{}")["class"] == "policy"
+        told = context.client.kv_get(context.group, "trainer/failure").value
+        assert json.loads(told or "{}")["class"] == "policy"
 
 
 @pytest.mark.parametrize("skipped", ["fail", "mask"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,3 +67,11 @@ def test_the_process_that_was_started_is_the_server(launched: Server) -> None:
     assert line[line.index("serve") - 1].endswith("/vllm")
     assert {"server", "VLLM::EngineCore"} <= set(launched.processes())
     assert "VLLM::Worker" not in launched.processes(), "one that spins on a core while it waits"
+
+
+def test_a_server_ends_by_itself_when_its_core_was_killed(launched: Server) -> None:
+    """As it ships, with the worker in the core: what ended is seen by XCE, and a new one is started."""
+    servers.signalled(launched.processes()["VLLM::EngineCore"], signal.SIGKILL)
+    servers.until(lambda: not launched.alive, 60, launched.tail)
+    assert launched.popen is not None
+    assert launched.popen.wait(30) is not None

@@ -72,7 +72,7 @@ class Trainer:
             team,
             learner,
             tokenizer=tokenizer,
-            probed=probe_text(map(self.sampler.tokens, trained), config.max_model_len),
+            probed=probe_text(map(self.sampler.answered, trained), config.max_model_len),
             patience_s=config.patience / 1_000,
         )
         self._resume()

@@ -80,6 +80,10 @@ class Sampler:
             self._tokens[problem.number] = made
         return self._tokens[problem.number]
 
+    def answered(self, problem: Problem) -> list[int]:
+        """Its prompt and its right answer: a text that a policy is not surprised by, unlike prompts alone."""
+        return [*self.tokens(problem), *self._tokenizer(text=problem.answer, add_special_tokens=False)["input_ids"]]
+
     def text(self, output: Any) -> str:
         """What an output says."""
         return str(self._tokenizer.decode(output["token_ids"], skip_special_tokens=True))

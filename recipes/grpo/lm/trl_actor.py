@@ -178,6 +178,7 @@ def train(config: LmConfig, context: Context) -> dict[str, Any]:
         claim=CKPT,
         dtype=torch.bfloat16 if config.dtype == "bfloat16" else None,
         max_drift=config.max_drift,
+        max_mean_drift=config.max_mean_drift,
         skipped="mask",
         timeout_s=config.request_timeout / 1_000,
     )

@@ -142,6 +142,17 @@ async def test_completions_stand_in_for_the_token_api(server: FakeVllm, wire: Vl
 
 
 @WITHOUT
+async def test_completions_sample_the_whole_distribution_whatever_the_model_prefers(server: FakeVllm, wire: VllmWire) -> None:
+    """What is not given would be the model's own `generation_config.json`'s, and the log-probabilities would not show it."""
+    await wire.generate(target(), flight([5, 6]), T)
+    body = server.bodies[COMPLETIONS]
+    given = {name: body[name] for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")}
+    assert given == {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+    await wire.generate(target(), flight([5, 6], top_p=0.9), T)
+    assert server.bodies[COMPLETIONS]["top_p"] == 0.9
+
+
+@WITHOUT
 @pytest.mark.parametrize(
     ("before", "after", "weights"), [(OLD, NEW, OLD), (NEW, OLD, OLD), (OLD, None, None), (None, NEW, None)]
 )
