@@ -1,5 +1,6 @@
 """The list of recipes."""
 
+import re
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 
 from gangflow.errors import Problem, SpecError, UsageError
 from gangflow.recipes.catalog import RECIPES, Recipe, Variant, find
+from gangflow.specs.fields import said
 
 VARIANTS = [(recipe, variant) for recipe in RECIPES for variant in recipe.variants]
 GRPO = find("grpo")
@@ -19,6 +21,16 @@ def test_a_recipe_has_what_the_command_line_needs(recipe: Recipe, variant: Varia
     assert callable(module.build)
     assert module.Config.model_config["frozen"]
     assert module.PRESETS
+
+
+@pytest.mark.parametrize(("recipe", "variant"), VARIANTS, ids=lambda each: getattr(each, "module", ""))
+def test_every_setting_says_what_it_means_and_names_settings_that_exist(recipe: Recipe, variant: Variant) -> None:
+    config = variant.load().Config
+    texts = said(config)
+    assert not [name for name, what in texts.items() if not what.text]
+    named = {word for what in texts.values() for word in re.findall(r"`([a-z]+(?:_[a-z0-9]+)+)`", what.text)}
+    assert named <= set(config.model_fields)
+    assert named
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
