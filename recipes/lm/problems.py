@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gangflow.errors import GangflowError
+from gangflow.recipes.services.ending import BadInput
 
 SHIPPED: Final = Path(__file__).with_name("data")
 HELD_OUT: Final = 0.2
@@ -27,14 +27,13 @@ BEST_REWARD: Final = 2.0
 """Of an exact answer: 1 for being exact, and 1 for having every character in its place."""
 
 
-class BadProblems(GangflowError):
+class BadProblems(BadInput):
     """A problem set that is not there, or has something else in it."""
 
     code = "bad_problems"
-    exit_code = 2
 
 
-class BadPrompt(BadProblems, ValueError):
+class BadPrompt(BadProblems):
     """A prompt of no token, or of more than `max_prompt_tokens`."""
 
     code = "bad_prompt"

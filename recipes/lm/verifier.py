@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from gangflow.recipes.lm import problems
-from gangflow.recipes.lm.problems import BadProblems, Problem
+from gangflow.recipes.lm.problems import Problem
+from gangflow.recipes.services.ending import ended, leave
 from gangflow.recipes.services.rules import WRONG_INPUT
 from gangflow.recipes.services.serving import Answer, serve
 
@@ -41,18 +41,13 @@ def judge(known: Sequence[Problem]) -> Answer:
     return score
 
 
-def main() -> None:
-    """Serve on the port that XCE gave. The problem set is `problems` of the configuration."""
+def main() -> int:
+    """Serve on the port that XCE gave, the configuration's `problems`. The exit code says whether a restart can help."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", default="GRPO_CONFIG", help="environment variable with the recipe's configuration")
     config = json.loads(os.environ[parser.parse_args().config])
-    try:
-        known = problems.load(config["problems"])
-    except BadProblems as wrong:
-        print(wrong.message, file=sys.stderr, flush=True)
-        sys.exit(WRONG_INPUT)
-    serve({"/score": judge(known)})
+    return ended(lambda: serve({"/score": judge(problems.load(config["problems"]))}), for_good=WRONG_INPUT)
 
 
 if __name__ == "__main__":
-    main()
+    leave(main())

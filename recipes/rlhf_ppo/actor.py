@@ -14,19 +14,18 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import gangflow
 from gangflow.channel import Probe
-from gangflow.errors import GangflowError
 from gangflow.member.context import Context
-from gangflow.member.failures import PolicyMismatch
 from gangflow.member.identity import Identity
 from gangflow.recipes.lm import model as models
 from gangflow.recipes.lm.batch import Sequences
 from gangflow.recipes.lm.claim import MODEL
+from gangflow.recipes.lm.drift import EngineDrift
 from gangflow.recipes.lm.judging import WrongReference
 from gangflow.recipes.lm.publishing import Publisher, probe_text
 from gangflow.recipes.lm.ranks import Team
@@ -36,10 +35,11 @@ from gangflow.recipes.rlhf_ppo.config import Config
 from gangflow.recipes.rlhf_ppo.critic_client import CriticClient
 from gangflow.recipes.rlhf_ppo.judges import RlhfJudges, WrongReward
 from gangflow.recipes.rlhf_ppo.policy import PolicyLearner, PolicyReport
-from gangflow.recipes.rlhf_ppo.steps import EngineDrift, Experience, Sampler
+from gangflow.recipes.rlhf_ppo.steps import Experience, Sampler
 from gangflow.recipes.rlhf_ppo.texts import Texts
 from gangflow.recipes.services.asking import Asking
 from gangflow.recipes.services.disk import is_full
+from gangflow.recipes.services.ending import ended, leave
 from gangflow.recipes.services.rules import CKPT, WRONG_POLICY
 from gangflow.recipes.services.run_folder import RunFolder
 
@@ -147,7 +147,7 @@ class Trainer:
             "seconds": round(time.monotonic() - began, 3),
             "resumed_at": self.resumed_at,
             "incarnation": self.context.incarnation,
-            "samples": asdict(self.context.rollouts.counters),
+            "samples": self.context.rollouts.counters.document(),
             "repeated_judgements": self.judges.repeated,
             "critic_brought": self.critic.brought,
             "critic_differing": self.critic.differing,
@@ -343,26 +343,22 @@ def lead(config: Config, context: Context, team: Team, policy: PolicyLearner, to
 
 def main() -> int:
     """Train; the exit code says whether a restart can help."""
+    return ended(_rank, for_good=WRONG_POLICY)
+
+
+def _rank() -> None:
     config = Config.from_environment()
     folder = Identity.read(os.environ).claim(MODEL)
     team = Team.join(config.device)
     policy = PolicyLearner.start(folder, config, team)
-    try:
-        if not team.leads:
-            team.follow(policy)
-            team.leave()
-            return 0
-        result = lead(config, gangflow.context(), team, policy, models.tokenizer_of(folder))
-    except PolicyMismatch as wrong:
-        print(f"{wrong.code}: {wrong.message}", file=sys.stderr)
-        return WRONG_POLICY
-    except GangflowError as error:
-        print(f"{error.code}: {error.message}" + (f" ({error.advice})" if error.advice else ""), file=sys.stderr)
-        return 1
+    if not team.leads:
+        team.follow(policy)
+        team.leave()
+        return
+    result = lead(config, gangflow.context(), team, policy, models.tokenizer_of(folder))
     team.leave()
     print(json.dumps(result), flush=True)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

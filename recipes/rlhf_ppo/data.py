@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gangflow.errors import GangflowError
 from gangflow.recipes.lm.problems import Problem, json_lines
 from gangflow.recipes.rlhf_ppo import task
 from gangflow.recipes.rlhf_ppo.config import COUNTER, Config
 from gangflow.recipes.rlhf_ppo.task import Pair
+from gangflow.recipes.services.ending import BadInput
 
 HELD_OUT: Final = 0.2
 """Of a file's prompts."""
@@ -27,11 +27,10 @@ Truth = Callable[[str, str], float]
 """How good a reply to a prompt is, from 0 to 1."""
 
 
-class BadPreferences(GangflowError):
+class BadPreferences(BadInput):
     """A file of preference pairs that is not there, or has something else in it."""
 
     code = "bad_preferences"
-    exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)

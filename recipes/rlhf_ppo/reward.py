@@ -36,6 +36,7 @@ from gangflow.recipes.rlhf_ppo.config import Config
 from gangflow.recipes.rlhf_ppo.preferences import RewardModel, Scale
 from gangflow.recipes.rlhf_ppo.scalar import Scalar
 from gangflow.recipes.rlhf_ppo.texts import Texts
+from gangflow.recipes.services.ending import ended, leave
 from gangflow.recipes.services.packing import pack_floats
 from gangflow.recipes.services.rules import CKPT, WRONG_INPUT
 from gangflow.recipes.services.serving import Answer, serve
@@ -156,8 +157,12 @@ def ensured(folder: Path, config: Config, slot: int, team: Team, base: str, text
     return found
 
 
-def main() -> None:
-    """Serve on the port that XCE gave; further ranks compute with the first."""
+def main() -> int:
+    """Serve on the port that XCE gave; further ranks compute with the first. The exit code says whether a restart can help."""
+    return ended(_rank, for_good=WRONG_INPUT)
+
+
+def _rank() -> None:
     config = Config.from_environment()
     me = Identity.read(os.environ)
     team = Team.join(config.device)
@@ -165,11 +170,7 @@ def main() -> None:
     base = config.reward_model or config.reward_base or policy
     texts = Texts(models.tokenizer_of(policy))
     texts.check_same(base)
-    try:
-        found = ensured(Path(me.claim(CKPT)) / FOLDER, config, me.slot, team, base, texts)
-    except datasets.BadPreferences as wrong:
-        print(wrong.message, file=sys.stderr, flush=True)
-        sys.exit(WRONG_INPUT)
+    found = ensured(Path(me.claim(CKPT)) / FOLDER, config, me.slot, team, base, texts)
     # What is served is what a restart would serve: the saved one.
     model = RewardModel(Scalar.load(found.folder), config, team, found.scale)
     if not team.leads:
@@ -179,4 +180,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    leave(main())

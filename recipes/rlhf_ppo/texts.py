@@ -9,15 +9,22 @@ from gangflow.recipes.lm import model as models
 from gangflow.recipes.lm.problems import Problem
 from gangflow.recipes.rlhf_ppo.preferences import TokenPair
 from gangflow.recipes.rlhf_ppo.task import Pair
+from gangflow.recipes.services.ending import BadInput
+
+
+class BadTokenizer(BadInput):
+    """A tokenizer by which the models of a run cannot talk about the same replies."""
+
+    code = "bad_tokenizer"
 
 
 class Texts:
     """A tokenizer, and the token that ends a reply."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """ValueError when the tokenizer has no end token."""
+        """BadTokenizer when it has no end token."""
         if tokenizer.eos_token_id is None:
-            raise ValueError("the tokenizer has no end token: nobody can say where a reply ends")
+            raise BadTokenizer("the tokenizer has no end token: nobody can say where a reply ends")
         self._tokenizer = tokenizer
         self.end = int(tokenizer.eos_token_id)
 
@@ -41,6 +48,6 @@ class Texts:
         ]
 
     def check_same(self, folder: str) -> None:
-        """ValueError when the model in that folder reads other tokens."""
+        """BadTokenizer when the model in that folder reads other tokens."""
         if models.tokenizer_of(folder).get_vocab() != self._tokenizer.get_vocab():
-            raise ValueError(f"{folder} has another tokenizer than the policy: it would read other texts than are written")
+            raise BadTokenizer(f"{folder} has another tokenizer than the policy: it would read other texts than are written")

@@ -12,11 +12,25 @@ PORT: Final = "http"
 CKPT: Final = "ckpt"
 """The claim of the shared folder: checkpoints, weights, metrics, result."""
 FLOOR_AFTER_QUORUM_MS: Final = 30_000
+TORCHRUN: Final = "gangflow.recipes.lm.torchrun"
+"""Starts ranks, and ends with their exit code: by torchrun's own, which is always 1, no rule could tell what happened."""
 WRONG_POLICY: Final = 65
-"""Exit code of an actor that must not go on: its engines or its reference are not what it thinks. A restart would not help."""
+"""Exit code of an actor that must not go on: its engines or its reference are not what it thinks, or what it was given cannot
+be used. A restart would not help."""
 
 WRONG_INPUT: Final = 66
-"""Exit code of a service whose file of problems or preferences cannot be read. A restart would read it again."""
+"""Exit code of a service that cannot use what it was given: a file of problems, a tokenizer. A restart would read it again."""
+
+
+def ranked(python: str, program: str, procs: int, tasks: int = 1) -> list[str]:
+    """The command of a module that runs as one process, or as so many on each of so many hosts.
+
+    Where there are several hosts, XCE injects PET_NNODES, PET_NODE_RANK and PET_RDZV_ENDPOINT: rank 0 is task 0's first.
+    """
+    if procs * tasks == 1:
+        return [python, "-m", program]
+    alone = ["--standalone"] if tasks == 1 else []
+    return [python, "-m", TORCHRUN, *alone, f"--nproc-per-node={procs}", "-m", program]
 
 
 def ms(duration: int) -> Any:
@@ -37,7 +51,7 @@ def restart(max_restarts: int, *, then: str, **floor: Any) -> FailureRule:
 
 
 def actor_rules(max_restarts: int) -> list[FailureRule]:
-    """Of a trainer: from its newest checkpoint, unless it says that its policy is not what it should be."""
+    """Of a trainer: from its newest checkpoint, unless it says that a restart would not help."""
     wrong = FailureMatch(cause=("app_exit",), exit_codes=(WRONG_POLICY,))
     return [FailureRule("fail_group", match=wrong), restart(max_restarts, then="fail_group")]
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from gangflow.channel import FAILURE
+from gangflow.errors import Problem, SpecError
 from gangflow.member.failures import PolicyMismatch
 from gangflow.recipes.grpo.lm import actor
 from gangflow.recipes.grpo.lm.actor import RESULT, Trainer, lead
@@ -24,9 +25,11 @@ from gangflow.recipes.grpo.lm.learner import Learner
 from gangflow.recipes.grpo.plot import read_metrics
 from gangflow.recipes.lm import model as models
 from gangflow.recipes.lm import problems, reference, verifier
+from gangflow.recipes.lm.problems import BadPrompt
 from gangflow.recipes.lm.ranks import Team
 from gangflow.recipes.services import disk
 from gangflow.recipes.services.disk import DiskFull
+from gangflow.recipes.services.rules import WRONG_POLICY
 from gangflow.recipes.services.serving import JsonServer
 from gangflow.testing import Ask, FakeContext, RolloutFailed
 from tests.engines.broken import broken
@@ -302,3 +305,15 @@ def test_a_broken_gradient_ends_the_program_with_a_message(
     broken(actor, Learner, monkeypatch, tiny_model)
     assert actor.main() == 1
     assert capsys.readouterr().err.startswith("training_broken: the gradient's norm is nan (a lower `learning_rate`")
+
+
+@pytest.mark.parametrize("error", [BadPrompt("prompt 3: 0 tokens"), SpecError([Problem("data", "x", "a file")])])
+def test_what_a_restart_would_meet_again_ends_the_actor_for_good(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, tiny_model: Path
+) -> None:
+    def lead(*_: Any) -> None:
+        raise error
+
+    broken(actor, Learner, monkeypatch, tiny_model)
+    monkeypatch.setattr(actor, "lead", lead)
+    assert actor.main() == WRONG_POLICY

@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 import torch
 
+from gangflow.errors import Problem, SpecError
 from gangflow.member.failures import PolicyMismatch
 from gangflow.recipes.lm import model as models
 from gangflow.recipes.lm import reference
+from gangflow.recipes.lm.problems import BadPrompt
 from gangflow.recipes.lm.ranks import Team
 from gangflow.recipes.rlhf_ppo import actor
 from gangflow.recipes.rlhf_ppo.actor import Trainer
@@ -31,6 +33,7 @@ from gangflow.recipes.rlhf_ppo.reward import Scorer
 from gangflow.recipes.rlhf_ppo.scalar import Scalar
 from gangflow.recipes.rlhf_ppo.values import ValueLearner
 from gangflow.recipes.services.asking import ServiceFailed
+from gangflow.recipes.services.rules import WRONG_POLICY
 from gangflow.recipes.services.serving import Answer
 from gangflow.testing import Ask, FakeContext, RolloutFailed
 from tests.engines.broken import broken
@@ -392,3 +395,15 @@ def test_a_broken_gradient_ends_the_program_with_a_message(
     broken(actor, PolicyLearner, monkeypatch, folder)
     assert actor.main() == 1
     assert capsys.readouterr().err.startswith("training_broken: the gradient's norm is nan (a lower `learning_rate`")
+
+
+@pytest.mark.parametrize("error", [BadPrompt("prompt 3: 0 tokens"), SpecError([Problem("data", "x", "a file")])])
+def test_what_a_restart_would_meet_again_ends_the_actor_for_good(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    def lead(*_: Any) -> None:
+        raise error
+
+    broken(actor, PolicyLearner, monkeypatch, folder)
+    monkeypatch.setattr(actor, "lead", lead)
+    assert actor.main() == WRONG_POLICY
