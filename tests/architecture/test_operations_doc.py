@@ -21,7 +21,7 @@ from gangflow.xce.rest.problems import TITLES
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/operations.md").read_text()
 ELSEWHERE = ("gangflow.ray", "gangflow.recipes", "gangflow.integrations")
-"""What imports Ray or an engine's libraries is looked at as text; a recipe's own errors stand in its README."""
+"""What imports Ray or an engine's libraries is looked at as text; what recipes add has a table of its own."""
 ROW = re.compile(r"^\| (?P<number>\d*) \|(?P<codes>[^|]*)\|(?P<what>[^|]+)\|(?P<remedy>[^|]*)\|$")
 
 
@@ -99,6 +99,47 @@ def test_refusals_have_the_status_that_the_page_says() -> None:
     documented = {(number, code) for number, codes, _, _ in rows("Problem documents") for code in codes}
     assert len(said()) > 10
     assert not said() - documented
+
+
+def codes_of_recipes() -> dict[str, set[str]]:
+    """Code → the files of recipes and integrations with a class that has it."""
+    found: dict[str, set[str]] = {}
+    for folder in ("recipes", "integrations"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                for part in node.body if isinstance(node, ast.ClassDef) else ():
+                    targets = part.targets if isinstance(part, ast.Assign) else [getattr(part, "target", None)]
+                    value = getattr(part, "value", None)
+                    named = any(isinstance(each, ast.Name) and each.id == "code" for each in targets)
+                    if named and isinstance(value, ast.Constant) and value.value:
+                        found.setdefault(str(value.value), set()).add(str(path.relative_to(ROOT)))
+    return found
+
+
+def rows_of_recipes() -> dict[str, tuple[str, str, str]]:
+    """Code → program, what it means, what to do; as the page has them."""
+    part = PAGE.split("## Codes of recipes\n", 1)[1].split("\n## ", 1)[0]
+    found = re.findall(r"^\| `(\w+)` \|([^|]+)\|([^|]+)\|([^|]+)\|$", part, re.M)
+    assert len({code for code, *_ in found}) == len(found) == part.count("\n| `")
+    return {code: (program.strip(), what.strip(), remedy.strip()) for code, program, what, remedy in found}
+
+
+def test_the_page_has_every_code_of_recipes_and_no_other() -> None:
+    assert len(codes_of_recipes()) > 8
+    assert set(rows_of_recipes()) == set(codes_of_recipes())
+
+
+def test_a_code_of_recipes_says_which_program_prints_it_and_what_to_do() -> None:
+    programs = {path.stem for folder in ("recipes", "integrations") for path in (ROOT / folder).rglob("*.py")}
+    for code, cells in rows_of_recipes().items():
+        assert all(cells), code
+        named = {*re.findall(r"`(\w+)`", cells[0])} - {kind.code for kind in kinds()}
+        assert named <= programs, code
+        assert named or cells[0] == "any", code
+
+
+def test_a_code_stands_in_one_table() -> None:
+    assert not {code for _, codes, _, _ in rows("Exit codes") for code in codes} & set(rows_of_recipes())
 
 
 def test_no_error_hides_where_it_is_not_looked_for() -> None:
