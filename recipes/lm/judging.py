@@ -57,8 +57,9 @@ class Judges:
         return self._asking.repeated
 
     def close(self) -> None:
-        self._threads.shutdown(cancel_futures=True)
+        """Ask no more; nobody waits for threads that still do."""
         self._asking.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def verdicts(self, problems: Sequence[int], texts: Sequence[str]) -> Verdicts:
         """Of a text for each problem (by number). ServiceFailed when nobody answers in time: never a reward of 0."""

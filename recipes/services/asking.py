@@ -48,13 +48,13 @@ class Asking:
         self._waiting = waiting
         self._http = httpx.Client(timeout=request_timeout_s, trust_env=False)
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = threading.Event()
         self.repeated = 0
         """Requests that had to be asked again."""
 
     def close(self) -> None:
-        """What other threads still ask for is asked for no more."""
-        self._closed = True
+        """What other threads still ask for is asked for no more, and nobody says any more that they wait."""
+        self._closed.set()
         self._http.close()
 
     def ask(self, member: str, path: str, body: Mapping[str, Any], *, first: int = 0) -> dict[str, Any]:
@@ -68,11 +68,13 @@ class Asking:
         while True:
             urls = self._endpoints(member)
             reason = f"{member} has no endpoint"
-            if urls:
+            if urls and not self._closed.is_set():
                 url = urls[(first + attempt) % len(urls)] + path
                 try:
                     answer = self._http.post(url, json=body)
-                except httpx.TransportError as broken:
+                except (httpx.TransportError, RuntimeError) as broken:
+                    if isinstance(broken, RuntimeError) and not self._closed.is_set():
+                        raise  # It is what a closed client says.
                     reason = f"{url}: {type(broken).__name__}: {broken}"
                 else:
                     if answer.status_code == httpx.codes.OK:
@@ -80,7 +82,7 @@ class Asking:
                     reason = f"{url}: status {answer.status_code}: {answer.text[:200]}"
                     if answer.is_client_error:
                         raise ServiceFailed(reason)
-            if self._closed:
+            if self._closed.is_set():
                 raise ServiceFailed(f"{member} is asked no more; last: {reason}")
             if time.monotonic() + pause > deadline:
                 raise ServiceFailed(f"{member} did not answer for {self._patience_s:g} s; last: {reason}")
@@ -88,7 +90,7 @@ class Asking:
             with self._lock:
                 self.repeated += 1
             self._waiting(reason)
-            time.sleep(pause)
+            self._closed.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
 

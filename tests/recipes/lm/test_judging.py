@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from gangflow.recipes.lm import measuring
+from gangflow.recipes.lm import judging, measuring
 from gangflow.recipes.lm.judging import Judges, WrongReference
 from gangflow.recipes.services.asking import ServiceFailed
 
@@ -63,3 +65,28 @@ def test_the_accuracy_of_nothing_is_none() -> None:
     """Not NaN, which no heartbeat and no JSON can hold."""
     assert measuring.accuracy(lambda problem, output: True, ["a", "b"], [None, None]) is None
     assert measuring.accuracy(lambda problem, output: problem == output, ["a", "b", "c"], ["a", None, "x"]) == 0.5
+
+
+def test_who_closes_waits_for_nobody_who_asks_and_nobody_asks_or_beats_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failing actor ends at once, not after `patience`."""
+    monkeypatch.setattr(judging, "SCORED", 1)  # two portions, in threads
+    begun, release = threading.Semaphore(0), threading.Event()
+    beats: list[str] = []
+
+    def endpoints(member: str) -> list[str]:
+        begun.release()
+        assert release.wait(60)
+        return []
+
+    judges = Judges(endpoints, reference="", patience_s=60.0, waiting=beats.append)
+    with ThreadPoolExecutor(2) as threads:
+        asks = threads.submit(judges.verdicts, [0, 1], ["x", "y"])
+        assert begun.acquire(timeout=60)
+        closing = threads.submit(judges.close)
+        try:
+            closing.result(timeout=30)
+        finally:
+            release.set()
+        with pytest.raises(ServiceFailed, match="reward is asked no more"):
+            asks.result(timeout=30)
+    assert beats == []
