@@ -169,8 +169,8 @@ class Config(Spec):
     """Largest difference of the engine's log-probabilities from the trainer's after a push; more keeps the engine out."""
     probe_mean_tolerance: Positive | None = None
     """The same for the mean over the probe's tokens; null: not looked at."""
-    patience: Duration = 120_000
-    """How long the actor asks a critic, reward or reference server that does not answer."""
+    patience: Duration = 360_000
+    """How long the actor asks a critic, reward or reference server that does not answer: longer than a restart takes."""
     request_timeout: Duration = 60_000
     """For one request to one of them: longer than an update of the critic."""
     reward_timeout: Duration = 600_000
@@ -286,6 +286,9 @@ class Config(Spec):
 
 
 def _faults(config: Config) -> Iterator[Fault]:
+    if config.device == "gpu" and config.patience < config.start_timeout:
+        expected = f"at least `start_timeout`, {config.start_timeout / 1_000:g} s: a server that failed is away that long"
+        yield Fault(("patience",), config.patience, expected)
     waits, name = max((getattr(config, name), name) for name in ("quorum_timeout", "hang_timeout", "patience"))
     if config.no_progress_timeout <= waits:
         expected = f"more than `{name}`, {waits / 1_000:g} s: the actor may wait that long"

@@ -18,6 +18,8 @@ from gangflow.errors import GangflowError
 
 REQUEST_TIMEOUT_S: Final = 5.0
 """For one attempt, unless the caller knows better."""
+CONNECT_TIMEOUT_S: Final = 5.0
+"""For the connection of an attempt: a host that is gone refuses nothing, and another replica may be there."""
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 
@@ -46,7 +48,8 @@ class Asking:
         self._endpoints = endpoints
         self._patience_s = patience_s
         self._waiting = waiting
-        self._http = httpx.Client(timeout=request_timeout_s, trust_env=False)
+        timeout = httpx.Timeout(request_timeout_s, connect=min(CONNECT_TIMEOUT_S, request_timeout_s))
+        self._http = httpx.Client(timeout=timeout, trust_env=False)
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self.repeated = 0

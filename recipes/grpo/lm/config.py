@@ -131,8 +131,8 @@ class LmConfig(Spec):
     """Largest difference of the engine's log-probabilities from the trainer's after a push; more keeps the engine out."""
     probe_mean_tolerance: Positive | None = None
     """The same for the mean over the probe's tokens; null: not looked at."""
-    patience: Duration = 120_000
-    """How long the actor asks a reward or reference server that does not answer."""
+    patience: Duration = 360_000
+    """How long the actor asks a reward or reference server that does not answer: longer than a restart takes."""
     request_timeout: Duration = 60_000
     """For one request, to a rollout (its share of a step) or to one of them. A rollout that answers its health checks and no
     request within it, three times in a row, counts as hung."""
@@ -232,6 +232,9 @@ def _faults(config: LmConfig) -> Iterator[Fault]:
     if config.request_timeout >= config.hang_timeout:
         expected = f"less than `hang_timeout`, {config.hang_timeout / 1_000:g} s: an actor that waits is silent"
         yield Fault(("request_timeout",), config.request_timeout, expected)
+    if config.device == "gpu" and config.patience < config.start_timeout:
+        expected = f"at least `start_timeout`, {config.start_timeout / 1_000:g} s: a server that failed is away that long"
+        yield Fault(("patience",), config.patience, expected)
     waits, name = max((getattr(config, name), name) for name in ("quorum_timeout", "hang_timeout", "patience"))
     if config.no_progress_timeout <= waits:
         expected = f"more than `{name}`, {waits / 1_000:g} s: the actor may wait that long"

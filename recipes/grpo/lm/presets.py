@@ -35,7 +35,7 @@ _GPU: Final[dict[str, Any]] = {
     "max_mean_drift": 0.1,
     "probe_tolerance": 5.0,
     "probe_mean_tolerance": 0.15,
-    "patience": "15m",
+    "patience": "35m",
     "request_timeout": "10m",
     "quorum_timeout": "30m",
     "hang_timeout": "30m",

@@ -104,6 +104,9 @@ def test_the_programs_get_what_the_configuration_says() -> None:
     assert {"device", "dtype", "micro_batch"} <= set(json.loads(build(config).environment[VARIABLE]))
 
 
+AWAY = "a server that failed is away that long"
+
+
 @pytest.mark.parametrize(
     ("settings", "path", "expected"),
     [
@@ -124,7 +127,8 @@ def test_the_programs_get_what_the_configuration_says() -> None:
         ({"split_seed": 1}, "split_seed", "0 with the model `clerk`"),
         ({"schedule": "linear", "min_learning_rate": 1.0}, "min_learning_rate", "at most `learning_rate`, 0.0002"),
         ({"request_timeout": "2m"}, "request_timeout", "less than `hang_timeout`, 120 s"),
-        ({"no_progress_timeout": "4m"}, "no_progress_timeout", "more than `quorum_timeout`, 240 s"),
+        ({"no_progress_timeout": "4m", "patience": "2m"}, "no_progress_timeout", "more than `quorum_timeout`, 240 s"),
+        ({"device": "gpu", "patience": "4m"}, "patience", f"at least `start_timeout`, 300 s: {AWAY}"),
         ({"kl_weight": 0}, "kl_weight", "more than 0 with a `kl_target`"),
         ({"prompts": 5_000}, "kl_horizon", "more than 0.2 × `prompts` × `samples`, 2000"),
         ({"prompts": 500_000, "kl_target": 0}, "prompts", "less in a step"),

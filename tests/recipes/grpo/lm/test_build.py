@@ -105,13 +105,17 @@ def test_a_temperature_samples_what_the_trainer_corrects_for() -> None:
 IDLE = "the actor may wait that long"
 
 
+AWAY = "a server that failed is away that long"
+
+
 @pytest.mark.parametrize(
     ("settings", "path", "expected"),
     [
         ({"min_rollouts": 3}, "min_rollouts", "at most `rollouts`, 2"),
         ({"learning_rate": 1e-5}, "min_learning_rate", "at most `learning_rate`, 1e-05"),
         ({"request_timeout": "2m"}, "request_timeout", "less than `hang_timeout`, 120 s: an actor that waits is silent"),
-        ({"no_progress_timeout": "4m"}, "no_progress_timeout", f"more than `quorum_timeout`, 240 s: {IDLE}"),
+        ({"no_progress_timeout": "4m", "patience": "2m"}, "no_progress_timeout", f"more than `quorum_timeout`, 240 s: {IDLE}"),
+        ({"device": "gpu", "patience": "4m"}, "patience", f"at least `start_timeout`, 300 s: {AWAY}"),
         ({"patience": "10m"}, "no_progress_timeout", f"more than `patience`, 600 s: {IDLE}"),
         ({"max_rollouts": 1}, "max_rollouts", "at least `rollouts`, 2"),
         ({"pause": "keep"}, "pause", "wait or abort with `max_staleness` 0: what goes on over a push mixes two versions"),
