@@ -172,7 +172,8 @@ class Config(Spec):
     patience: Duration = 360_000
     """How long the actor asks a critic, reward or reference server that does not answer: longer than a restart takes."""
     request_timeout: Duration = 60_000
-    """For one request to one of them: longer than an update of the critic."""
+    """For one request, to a rollout (its share of a step) or to one of them; longer than an update of the critic. A rollout
+    that answers its health checks and no request within it, three times in a row, counts as hung."""
     reward_timeout: Duration = 600_000
     """For training the reward model."""
 

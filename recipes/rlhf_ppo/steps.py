@@ -220,7 +220,7 @@ class Sampler:
             for number, problem in enumerate(problems)
         ]
         groups = self._context.rollouts.generate(
-            asked, samples, self.params, step=step, timeout_s=self._config.patience / 1_000
+            asked, samples, self.params, step=step, timeout_s=self._config.request_timeout / 1_000
         )
         return self._read(groups, problems)
 

@@ -11,16 +11,18 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from gangflow.errors import Problem, SpecError
+from gangflow.errors import Problem as SpecProblem
+from gangflow.errors import SpecError
 from gangflow.member.failures import PolicyMismatch
 from gangflow.recipes.lm import model as models
 from gangflow.recipes.lm import reference
-from gangflow.recipes.lm.problems import BadPrompt
+from gangflow.recipes.lm.problems import BadPrompt, Problem
 from gangflow.recipes.lm.ranks import Team
 from gangflow.recipes.rlhf_ppo import actor
 from gangflow.recipes.rlhf_ppo.actor import Trainer
@@ -31,6 +33,8 @@ from gangflow.recipes.rlhf_ppo.policy import PolicyLearner
 from gangflow.recipes.rlhf_ppo.preferences import RewardModel
 from gangflow.recipes.rlhf_ppo.reward import Scorer
 from gangflow.recipes.rlhf_ppo.scalar import Scalar
+from gangflow.recipes.rlhf_ppo.steps import NothingSampled, Sampler
+from gangflow.recipes.rlhf_ppo.texts import Texts
 from gangflow.recipes.rlhf_ppo.values import ValueLearner
 from gangflow.recipes.services.asking import ServiceFailed
 from gangflow.recipes.services.rules import WRONG_POLICY
@@ -397,7 +401,7 @@ def test_a_broken_gradient_ends_the_program_with_a_message(
     assert capsys.readouterr().err.startswith("training_broken: the gradient's norm is nan (a lower `learning_rate`")
 
 
-@pytest.mark.parametrize("error", [BadPrompt("prompt 3: 0 tokens"), SpecError([Problem("data", "x", "a file")])])
+@pytest.mark.parametrize("error", [BadPrompt("prompt 3: 0 tokens"), SpecError([SpecProblem("data", "x", "a file")])])
 def test_what_a_restart_would_meet_again_ends_the_actor_for_good(
     error: Exception, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
@@ -407,3 +411,21 @@ def test_what_a_restart_would_meet_again_ends_the_actor_for_good(
     broken(actor, PolicyLearner, monkeypatch, folder)
     monkeypatch.setattr(actor, "lead", lead)
     assert actor.main() == WRONG_POLICY
+
+
+def test_a_rollout_has_request_timeout_for_a_request(folder: Path) -> None:
+    """Not `patience`, which is for who does not answer at all: an engine that hangs would be noticed as much later."""
+    limits: list[float] = []
+
+    def generate(*_: Any, timeout_s: float, **__: Any) -> list[Any]:
+        limits.append(timeout_s)
+        return [SimpleNamespace(skipped="too long")]
+
+    context: Any = SimpleNamespace(rollouts=SimpleNamespace(generate=generate))
+    unused: Any = None
+    config = settings(request_timeout="7s", patience="90s")
+    texts = Texts(models.tokenizer_of(folder))
+    sampler = Sampler(config, context, unused, unused, texts, [texts.end], [], None)
+    with pytest.raises(NothingSampled, match="all 1 prompts were skipped; the last: too long"):
+        sampler.replies([Problem(0, "one", "", "one")], 1, 0, 3)
+    assert limits == [7.0]
