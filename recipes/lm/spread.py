@@ -70,15 +70,16 @@ class Spread:
         # The gradients of split weights are averaged over the ranks, where the sum is meant.
         (loss * (self.team.size if self.split else 1)).backward()
 
-    def update(self, optimizer: Any, grad_clip: float) -> float:
-        """Clip the gradient's norm, step, and forget the gradient; the norm before. TrainingBroken when it is no number."""
+    def update(self, optimizer: Any, grad_clip: float, what: str) -> float:
+        """Clip the gradient's norm, step, and forget the gradient; the norm before. TrainingBroken when it is no number, which
+        says of `what` ("step 7")."""
         if self.team.size > 1 and not self.split:
             self._add_up()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), grad_clip)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         if not bool(torch.isfinite(norm)):
             optimizer.zero_grad()
-            raise TrainingBroken(f"the gradient's norm is {float(norm)}")
+            raise TrainingBroken(f"{what}: the gradient's norm is {float(norm)}")
         optimizer.step()
         optimizer.zero_grad()
         return float(norm)

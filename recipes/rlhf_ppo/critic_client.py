@@ -125,5 +125,5 @@ class CriticClient:
     def _post(self, path: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         answer = self._asking.ask(MEMBER, path, {**asked, "actor": self._actor})
         if "broken" in answer:
-            raise CriticFailed(f"step {asked['step']}: {answer['broken']}")
+            raise CriticFailed(str(answer["broken"]))
         return answer

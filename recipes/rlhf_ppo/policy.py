@@ -88,7 +88,7 @@ class PolicyLearner:
                 tokens = float(batch.answer[made.rows_of(minibatch)].sum())
                 for part in minibatch[self.team.rank]:
                     seen += self._backward(batch, old, gains, part, tokens)
-                norm = max(norm, self.spread.update(self.optimizer, config.grad_clip))
+                norm = max(norm, self.spread.update(self.optimizer, config.grad_clip, f"step {self.step}"))
         counted = float(batch.answer.sum()) * config.epochs
         clipped, moved = (self.team.sum(seen) / counted).tolist()
         self.step += 1

@@ -92,7 +92,7 @@ class RewardModel:
                     group["lr"] = rate(len(losses), steps + 1, top=config.reward_learning_rate, schedule="linear")
                 count = len(made.rows_of(minibatch))
                 loss = sum(self._backward(pairs, part, count) for part in minibatch[self.team.rank])
-                self.spread.update(optimizer, config.grad_clip)
+                self.spread.update(optimizer, config.grad_clip, f"reward model: step {len(losses)}")
                 losses.append(float(self.team.sum(torch.tensor(loss))))
                 if self.team.leads and len(losses) % TOLD_EVERY == 0:
                     print(f"reward model: step {len(losses)} of {steps}, loss {losses[-1]:.3f}", flush=True)

@@ -84,7 +84,7 @@ class ValueLearner:
                 tokens = float(batch.answer[made.rows_of(minibatch)].sum())
                 for part in minibatch[self.team.rank]:
                     seen += self._backward(batch, before, returns, part, tokens)
-                norm = max(norm, self.spread.update(self.optimizer, config.grad_clip))
+                norm = max(norm, self.spread.update(self.optimizer, config.grad_clip, f"step {self.step}"))
         counted = float(batch.answer.sum()) * config.critic_epochs
         loss, clipped = (self.team.sum(seen) / counted).tolist()
         self.step += 1

@@ -21,7 +21,7 @@ def broken(program: ModuleType, learner: type, monkeypatch: pytest.MonkeyPatch, 
         layer = torch.nn.Linear(1, 1)
         spread = Spread(layer, [], Team(), sharding="replicate", dtype="float32")
         spread.backward(layer(torch.full((1, 1), float("nan"))).sum())
-        spread.update(torch.optim.SGD(layer.parameters()), 1.0)
+        spread.update(torch.optim.SGD(layer.parameters()), 1.0, "step 7")
         raise AssertionError("a gradient that is no number was taken")
 
     settings = getattr(program, "Config", LmConfig)

@@ -304,7 +304,7 @@ def test_a_broken_gradient_ends_the_program_with_a_message(
 ) -> None:
     broken(actor, Learner, monkeypatch, tiny_model)
     assert actor.main() == 1
-    assert capsys.readouterr().err.startswith("training_broken: the gradient's norm is nan (a lower `learning_rate`")
+    assert capsys.readouterr().err.startswith("training_broken: step 7: the gradient's norm is nan (a lower `learning_rate`")
 
 
 @pytest.mark.parametrize("error", [BadPrompt("prompt 3: 0 tokens"), SpecError([Problem("data", "x", "a file")])])

@@ -197,7 +197,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(tiny_model: Path) -> None
     made = batch(tiny_model)
     one = learner(tiny_model)
     before = weights(one)
-    with pytest.raises(TrainingBroken, match="the gradient's norm is nan"):
+    with pytest.raises(TrainingBroken, match="step 0: the gradient's norm is nan"):
         one.train(replace(made, advantages=torch.full((ROWS,), torch.nan)))
     assert torch.equal(weights(one), before)
     one.train(made)  # nothing of the broken gradient is left

@@ -197,10 +197,10 @@ def test_a_broken_gradient_ends_the_run_with_its_reason(world: World, monkeypatc
     client.begin(0, None)
 
     def broken(batch: Sequences, before: Any, returns: Any) -> None:
-        raise TrainingBroken("the gradient's norm is nan")
+        raise TrainingBroken("step 0: the gradient's norm is nan")
 
     monkeypatch.setattr(world.learner, "train", broken)
-    with pytest.raises(CriticFailed, match="step 0: the gradient's norm is nan"):
+    with pytest.raises(CriticFailed, match=r"^step 0: the gradient's norm is nan$"):
         client.train(0, PROMPTS, REPLIES, [0.0] * TOKENS, _returns(0))
 
 

@@ -124,7 +124,7 @@ class Learner:
         for _ in range(self.config.epochs):
             for minibatch in made.minibatches:
                 cut += self._accumulate(batch, old, minibatch, made)
-                norm = max(norm, self.spread.update(self.optimizer, self.config.grad_clip))
+                norm = max(norm, self.spread.update(self.optimizer, self.config.grad_clip, f"step {self.step}"))
         tokens = int(batch.sequences.answer.sum())
         (clipped,) = self.team.sum(torch.tensor([cut], dtype=torch.float64)).tolist()
         self.step += 1
