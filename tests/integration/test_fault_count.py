@@ -112,7 +112,8 @@ class Cluster:
         """A coordinator, or its successor."""
 
         async def drive() -> str:
-            config = RLCoordinator(quorum_timeout="1h", hang_timeout="1h", unhealthy_timeout="1h", sync_timeout="1h")
+            hour = {f"{name}_timeout": "1h" for name in ("quorum", "hang", "unhealthy", "sync")}
+            config = RLCoordinator(**hour, no_progress_timeout="2h")
             async with AsyncClient("http://xce", "admin", transport=self.line, patience=0.05) as client:
                 return await Coordinator(client, "g1", config, self._connect).run()
 
