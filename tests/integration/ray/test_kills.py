@@ -95,7 +95,6 @@ def test_coordinator_killed(kept: Kept, client: Client, place: Path) -> None:
         "kind": "rl", "actor": "actor", "rollout": "rollout", "port": "http",
         "quorum_timeout": "1h", "hang_timeout": "1h", "unhealthy_timeout": "1h", "sync_timeout": "1h",
         "no_progress_timeout": "2h",
-        "no_progress_timeout": "1h",
     }  # fmt: skip
     with running(client, document) as view:
         before = incarnations(view)
