@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from gangflow.errors import GangflowError
 from gangflow.recipes.lm import wire
 from gangflow.recipes.services.asking import Asking, ServiceFailed
+from gangflow.recipes.services.lanes import Lanes
 from gangflow.recipes.services.packing import floats
 
 SCORED: Final = 1_024
 """Answers in one request to the verifier."""
 WEIGHED: Final = 256
-"""Sequences in one request to the reference."""
-AT_ONCE: Final = 8
+"""Sequences in one request to a model (reference, reward model), at most."""
+WEIGHED_TOKENS: Final = 32_768
+"""Their tokens, at most: half a minute of a model of 70B, a few seconds of one of 8B."""
+AT_ONCE: Final = 16
+"""Requests of one question that are under way at the same time, at most, however many replicas there are."""
+THREADS: Final = 4 * AT_ONCE
+"""For several questions at the same time: of two members, and of steps that overlap."""
 
 
 class WrongReference(GangflowError):
@@ -47,9 +55,12 @@ class Judges:
         waiting: Callable[[str], None] = lambda reason: None,
     ) -> None:
         """`reference`: the fingerprint that ref's weights must have; the others: see `Asking`."""
+        self._endpoints = endpoints
+        self._waiting = waiting
         self._reference = reference
         self._asking = Asking(endpoints, patience_s=patience_s, request_timeout_s=request_timeout_s, waiting=waiting)
-        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="judges")
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="judges")
+        self._lanes = {member: Lanes(partial(self._replicas, member)) for member in ("reward", "ref")}
 
     @property
     def repeated(self) -> int:
@@ -78,27 +89,57 @@ class Judges:
         self, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], temperature: float
     ) -> list[list[float]]:
         """Log-probabilities of each answer's tokens under the reference. WrongReference when ref holds other weights."""
-        bodies = [
-            {**wire.sequences(prompts[low : low + WEIGHED], answers[low : low + WEIGHED]), "temperature": temperature}
-            for low in range(0, len(prompts), WEIGHED)
-        ]
+        bodies = [{**portion, "temperature": temperature} for portion in portions(prompts, answers)]
         flat: list[float] = []
         for part in self._all("ref", "/logprobs", bodies):
             policy = str(_part(part, "policy", "ref"))
             if policy != self._reference:
                 raise WrongReference(f"ref serves the policy {policy[:12]}, this run's is {self._reference[:12]}")
             flat += floats(_part(part, "logprobs", "ref"))
-        wanted = sum(len(answer) for answer in answers)
-        if len(flat) != wanted:
-            raise ServiceFailed(f"ref weighed {len(flat)} tokens of {wanted}")
-        return wire.by_answer(flat, answers)
+        return wire.by_answer(flat, answers, "ref")
 
     def _all(self, member: str, path: str, bodies: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """One request each, at the same time, the n-th beginning with the member's n-th replica."""
+        """One request each: as many at the same time as the member has replicas, each one of which has one of them to do.
+
+        The first failure ends it. With several, each answer is told to `waiting`: that is what the actor is about meanwhile.
+        """
+        lanes = self._lanes[member]
         if len(bodies) == 1:
-            return [self._asking.ask(member, path, bodies[0])]
-        asked = [self._threads.submit(self._asking.ask, member, path, body, first=n) for n, body in enumerate(bodies)]
-        return [answer.result() for answer in asked]
+            with lanes.one() as lane:
+                return [self._asking.ask(member, path, bodies[0], first=lane)]
+        found: dict[int, dict[str, Any]] = {}
+        left = list(enumerate(bodies))[::-1]
+        lock, failed = threading.Lock(), threading.Event()
+
+        def work() -> None:
+            while not failed.is_set():
+                with lanes.one() as lane:
+                    with lock:
+                        if not left or failed.is_set():
+                            return
+                        number, body = left.pop()
+                    try:
+                        answer = self._asking.ask(member, path, body, first=lane)
+                    except BaseException:
+                        failed.set()
+                        raise
+                with lock:
+                    found[number] = answer
+                    self._waiting(f"{member} has answered {len(found)} of {len(bodies)} requests")
+
+        working = [self._threads.submit(work) for _ in range(min(len(bodies), AT_ONCE))]
+        for each in working:
+            each.result()
+        return [found[number] for number in range(len(bodies))]
+
+    def _replicas(self, member: str) -> int:
+        return len(self._endpoints(member))
+
+
+def portions(prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> Iterator[dict[str, Any]]:
+    """What a model is asked about prompts and their answers: the part of each request that has them."""
+    for some, theirs in wire.portions(prompts, answers, rows=WEIGHED, tokens=WEIGHED_TOKENS):
+        yield wire.sequences(some, theirs)
 
 
 def _part(answer: dict[str, Any], key: str, member: str) -> Any:

@@ -21,7 +21,7 @@ from gangflow.recipes.lm import wire
 from gangflow.recipes.lm.batch import pack
 from gangflow.recipes.lm.claim import MODEL
 from gangflow.recipes.services.packing import pack_floats
-from gangflow.recipes.services.serving import Answer, serve
+from gangflow.recipes.services.serving import Answer, check_asker, serve
 
 
 def judge(model: Any, policy: str, *, micro_batch: int) -> Answer:
@@ -38,6 +38,7 @@ def judge(model: Any, policy: str, *, micro_batch: int) -> Answer:
         found: list[float] = []
         with alone, torch.no_grad():
             for low in range(0, len(prompts), micro_batch):
+                check_asker()
                 rows = pack(prompts[low : low + micro_batch], answers[low : low + micro_batch]).to(device)
                 values = models.token_logprobs(model, rows.tokens, rows.attention, temperature=temperature)
                 found += values[rows.answer].tolist()  # row by row, each from its answer's first token on

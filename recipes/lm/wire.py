@@ -6,9 +6,10 @@ answer begins (≥ 1). What is said of answers' tokens comes one after the other
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from gangflow.recipes.services.asking import ServiceFailed
 from gangflow.recipes.services.packing import pack_whole, whole
 
 
@@ -19,6 +20,21 @@ def sequences(prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]
         "lengths": [len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True)],
         "starts": [len(prompt) for prompt in prompts],
     }
+
+
+def portions(
+    prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], *, rows: int, tokens: int
+) -> Iterator[tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]]]:
+    """(prompts, answers) in order, of at most so many rows and so many tokens together; a row that alone has more is alone."""
+    low = held = 0
+    for place, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        length = len(prompt) + len(answer)
+        if place > low and (place - low == rows or held + length > tokens):
+            yield prompts[low:place], answers[low:place]
+            low, held = place, 0
+        held += length
+    if low < len(prompts):
+        yield prompts[low:], answers[low:]
 
 
 def read(asked: Mapping[str, Any], vocabulary: int) -> tuple[list[list[int]], list[list[int]]]:
@@ -40,11 +56,11 @@ def read(asked: Mapping[str, Any], vocabulary: int) -> tuple[list[list[int]], li
     return prompts, answers
 
 
-def by_answer(flat: Sequence[float], answers: Sequence[Sequence[int]]) -> list[list[float]]:
-    """One number for each token, as it came, in a list for each answer. ValueError when there are more or fewer."""
+def by_answer(flat: Sequence[float], answers: Sequence[Sequence[int]], member: str) -> list[list[float]]:
+    """One number for each token, as it came from the member, in a list for each answer. ServiceFailed for more or fewer."""
     wanted = sum(len(answer) for answer in answers)
     if len(flat) != wanted:
-        raise ValueError(f"{len(flat)} numbers for {wanted} tokens of answers")
+        raise ServiceFailed(f"{member} answered {len(flat)} numbers for {wanted} tokens of answers")
     found, at = [], 0
     for answer in answers:
         found.append(list(flat[at : at + len(answer)]))

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gangflow.errors import GangflowError
 from gangflow.recipes.lm import wire
-from gangflow.recipes.services.asking import Asking, ServiceFailed
+from gangflow.recipes.services.asking import Asking
 from gangflow.recipes.services.packing import floats, pack_floats
 
 MEMBER: Final = "critic"
@@ -58,10 +58,7 @@ class CriticClient:
         """The value of each reply's tokens, before the update of that step."""
         asked = {"step": step, "sequences": wire.sequences(prompts, replies)}
         flat = floats(self._ask("/values", asked, "values")["values"])
-        try:
-            return wire.by_answer(flat, replies)
-        except ValueError as wrong:
-            raise ServiceFailed(f"the critic answered {wrong}") from wrong
+        return wire.by_answer(flat, replies, MEMBER)
 
     def train(
         self,

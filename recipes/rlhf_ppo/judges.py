@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gangflow.errors import GangflowError
-from gangflow.recipes.lm import wire
-from gangflow.recipes.lm.judging import WEIGHED, Judges
+from gangflow.recipes.lm.judging import Judges, portions
 from gangflow.recipes.services.asking import ServiceFailed
 from gangflow.recipes.services.packing import floats
 
@@ -36,10 +35,7 @@ class RlhfJudges(Judges):
 
     def scores(self, prompts: Sequence[Sequence[int]], replies: Sequence[Sequence[int]]) -> list[float]:
         """Of each reply. ServiceFailed without an answer in time, or for what is no number. WrongReward for another model's."""
-        bodies = [
-            {"sequences": wire.sequences(prompts[low : low + WEIGHED], replies[low : low + WEIGHED])}
-            for low in range(0, len(prompts), WEIGHED)
-        ]
+        bodies = [{"sequences": portion} for portion in portions(prompts, replies)]
         found: list[float] = []
         for part in self._all("reward", "/score", bodies):
             self._check(part["model"])

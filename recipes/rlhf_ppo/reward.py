@@ -39,7 +39,7 @@ from gangflow.recipes.rlhf_ppo.texts import Texts
 from gangflow.recipes.services.ending import ended, leave
 from gangflow.recipes.services.packing import pack_floats
 from gangflow.recipes.services.rules import CKPT, WRONG_INPUT
-from gangflow.recipes.services.serving import Answer, serve
+from gangflow.recipes.services.serving import Answer, check_asker, serve
 
 FOLDER: Final = "reward"
 """In the claim: `model/`, a model folder, and the report, which is written last."""
@@ -81,6 +81,7 @@ class Scorer:
         """The score of each reply. ValueError for what cannot be scored: never a score of 0 instead."""
         batch = pack(*wire.read(asked["sequences"], self._model.model.vocabulary))
         with self._lock:
+            check_asker()
             scores = self._team.all(self._model, "scores", batch)
         return {"scores": pack_floats(scores.tolist()), "model": self._fingerprint}
 

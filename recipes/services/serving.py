@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
+import socket
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
@@ -21,6 +24,28 @@ Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
 LONGEST_BODY: Final = 512 * 2**20
 """Bytes of a request: a step of thousands of long replies goes to a critic as a whole."""
+
+
+_asker = threading.local()
+
+
+class NobodyWaits(Exception):
+    """Whoever asked has gone: it has waited for too long, or has ended."""
+
+
+def check_asker() -> None:
+    """Inside an answer: NobodyWaits when the connection was closed by the asker. For what computes long, between two parts."""
+    connection: socket.socket | None = getattr(_asker, "connection", None)
+    if connection is None:
+        return
+    poll = select.poll()
+    try:
+        poll.register(connection, select.POLLIN)
+        gone = bool(poll.poll(0)) and not connection.recv(1, socket.MSG_PEEK)
+    except (OSError, ValueError):  # It was reset.
+        gone = True
+    if gone:
+        raise NobodyWaits
 
 
 class JsonServer(ThreadingHTTPServer):
@@ -67,7 +92,11 @@ class _Handler(BaseHTTPRequestHandler):
             request = json.loads(body)
             if not isinstance(request, dict):
                 raise ValueError("expected a JSON object")
+            _asker.connection = self.connection
             found = answer(request)
+        except NobodyWaits:
+            self.close_connection = True
+            return
         except (KeyError, ValueError) as wrong:
             self._reply(400, {"error": f"{type(wrong).__name__}: {wrong}"})
             return

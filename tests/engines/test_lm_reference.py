@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from gangflow.recipes.lm import model as models
-from gangflow.recipes.lm import reference
+from gangflow.recipes.lm import reference, wire
 from gangflow.recipes.lm.batch import pack
 from gangflow.recipes.lm.judging import Judges
 from gangflow.recipes.services.packing import pack_whole
-from gangflow.recipes.services.serving import JsonServer
+from gangflow.recipes.services.serving import JsonServer, NobodyWaits
 
 PROMPTS, ANSWERS = [[5, 6, 7], [8], [9, 10]], [[11, 1], [12, 13, 14, 1], [1]]
 
@@ -65,3 +65,21 @@ def test_what_it_cannot_weigh_it_refuses(url: str, change: dict[str, Any], said:
     answer = httpx.post(f"{url}/logprobs", json={**body, **change}, trust_env=False)
     assert answer.status_code == 400
     assert said in answer.json()["error"]
+
+
+def test_it_computes_no_further_for_nobody(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three rows are two portions; before the second one whoever asked has gone."""
+    here = iter([True, False])
+
+    def check() -> None:
+        if not next(here):
+            raise NobodyWaits
+
+    computed: list[int] = []
+    real = models.token_logprobs
+    monkeypatch.setattr(reference, "check_asker", check)
+    monkeypatch.setattr(models, "token_logprobs", lambda *args, **kw: computed.append(1) or real(*args, **kw))
+    answer = reference.judge(models.load(tiny_model), "f", micro_batch=2)
+    with pytest.raises(NobodyWaits):
+        answer({**wire.sequences(PROMPTS, ANSWERS), "temperature": 1.0})
+    assert computed == [1]

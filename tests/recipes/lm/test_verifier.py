@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -87,6 +88,75 @@ def test_the_reference_speaks_of_the_answers_tokens_in_their_order(monkeypatch: 
     with _served({"/logprobs": _reference}) as one, _served({"/logprobs": _reference}) as two, _judges(one, two) as judges:
         found = judges.reference([[1, 2], [3], [4, 5, 6]], [[7, 8], [9], [10, 11, 12]], 1.0)
     assert found == [pytest.approx([-0.07, -0.08]), pytest.approx([-0.09]), pytest.approx([-0.1, -0.11, -0.12])]
+
+
+def test_each_replica_has_one_request_at_a_time_and_all_of_them_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It computes one after the other: what waited there would have the others' time in its own."""
+    monkeypatch.setattr(judging, "WEIGHED_TOKENS", 3)
+    both = threading.Barrier(2)
+    lock = threading.Lock()
+    under_way, most, done = [0, 0], [0, 0], [0, 0]
+
+    def replica(number: int) -> Answer:
+        def answer(request: dict[str, Any]) -> dict[str, Any]:
+            with lock:
+                under_way[number] += 1
+                most[number] = max(most[number], under_way[number])
+                first, done[number] = done[number] == 0, done[number] + 1
+            if first:
+                both.wait(60)  # The other one has something to do, too.
+            found = _reference(request)
+            with lock:
+                under_way[number] -= 1
+            return found
+
+        return answer
+
+    told: list[str] = []
+    with _served({"/logprobs": replica(0)}) as one, _served({"/logprobs": replica(1)}) as two:
+        judges = Judges(lambda member: [one, two], reference=POLICY, patience_s=60.0, waiting=told.append)
+        found = judges.reference([[1, 2]] * 9, [[token] for token in range(9)], 1.0)
+        assert judges.repeated == 0
+        judges.close()
+    assert found == [pytest.approx([-token / 100]) for token in range(9)]
+    assert most == [1, 1]
+    assert sum(done) == 9
+    assert told == [f"ref has answered {n} of 9 requests" for n in range(1, 10)]
+
+
+def test_two_who_ask_at_the_same_time_share_the_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As steps do that overlap."""
+    monkeypatch.setattr(judging, "WEIGHED", 1)
+    lock = threading.Lock()
+    under_way = most = 0
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        nonlocal under_way, most
+        with lock:
+            under_way += 1
+            most = max(most, under_way)
+        found = _reference(request)
+        with lock:
+            under_way -= 1
+        return found
+
+    with _served({"/logprobs": answer}) as url, _judges(url) as judges, ThreadPoolExecutor(2) as threads:
+        asks = [threads.submit(judges.reference, [[1]] * 20, [[step]] * 20, 1.0) for step in (3, 4)]
+        assert [each.result(60) for each in asks] == [[pytest.approx([-step / 100])] * 20 for step in (3, 4)]
+    assert most == 1
+
+
+def test_the_first_refusal_ends_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "WEIGHED", 1)
+    asked: list[int] = []
+
+    def refuses(request: dict[str, Any]) -> dict[str, Any]:
+        asked.append(1)
+        raise ValueError("no such token")
+
+    with _served({"/logprobs": refuses}) as url, _judges(url) as judges, pytest.raises(ServiceFailed, match="no such token"):
+        judges.reference([[1]] * 40, [[2]] * 40, 1.0)
+    assert asked == [1]
 
 
 def test_another_reference_is_refused() -> None:

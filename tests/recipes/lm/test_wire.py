@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gangflow.recipes.lm import wire
+from gangflow.recipes.services.asking import ServiceFailed
 from gangflow.recipes.services.packing import pack_whole
 
 PROMPTS = [[5, 6, 7], [8], [9, 10]]
@@ -21,10 +22,10 @@ def test_sequences_arrive_as_they_were() -> None:
 
 def test_numbers_come_back_answer_by_answer() -> None:
     flat = [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]
-    assert wire.by_answer(flat, ANSWERS) == [[0.5, 1.5], [2.5, 3.5, 4.5], [5.5]]
+    assert wire.by_answer(flat, ANSWERS, "ref") == [[0.5, 1.5], [2.5, 3.5, 4.5], [5.5]]
     for wrong in (flat[:-1], [*flat, 6.5]):
-        with pytest.raises(ValueError, match="numbers for 6 tokens"):
-            wire.by_answer(wrong, ANSWERS)
+        with pytest.raises(ServiceFailed, match=f"ref answered {len(wrong)} numbers for 6 tokens"):
+            wire.by_answer(wrong, ANSWERS, "ref")
 
 
 @pytest.mark.parametrize(
@@ -52,3 +53,19 @@ def test_what_cannot_be_read_is_refused_with_what_was_expected(change: dict[str,
 def test_what_is_left_out_is_named() -> None:
     with pytest.raises(KeyError, match="starts"):
         wire.read({"tokens": "", "lengths": []}, 128)
+
+
+@pytest.mark.parametrize(
+    ("rows", "tokens", "sizes"),
+    [(10, 100, [3]), (2, 100, [2, 1]), (10, 9, [2, 1]), (10, 8, [1, 2]), (10, 1, [1, 1, 1])],
+)
+def test_portions_have_at_most_so_many_rows_and_tokens(rows: int, tokens: int, sizes: list[int]) -> None:
+    """The three have 5, 4 and 3 tokens; a row that alone has more is asked about alone."""
+    made = list(wire.portions(PROMPTS, ANSWERS, rows=rows, tokens=tokens))
+    assert [len(prompts) for prompts, _ in made] == sizes
+    assert [prompt for prompts, _ in made for prompt in prompts] == PROMPTS
+    assert [answer for _, answers in made for answer in answers] == ANSWERS
+
+
+def test_of_nothing_there_is_no_portion() -> None:
+    assert list(wire.portions([], [], rows=1, tokens=1)) == []
