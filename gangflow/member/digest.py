@@ -33,7 +33,7 @@ def digest(path: str | os.PathLike[str]) -> str:
         return _of_file(root)
     files = {os.fsencode(file.relative_to(root)): file for file in _files(root)}
     names = sorted(files)
-    found = _together(_of_file, [files[name] for name in names])
+    found = together(_of_file, [files[name] for name in names])
     manifest = b"".join(sha256.encode() + b"  " + name + b"\n" for name, sha256 in zip(names, found, strict=True))
     return hashlib.sha256(manifest).hexdigest()
 
@@ -105,7 +105,7 @@ def sync_tree(path: str | os.PathLike[str]) -> None:
     root = Path(path)
     below = [each for each in root.rglob("*") if each.is_file() or (each.is_dir() and not each.is_symlink())]
     # At the same time: a disk that is told of many files writes its journal once, not once for each.
-    _together(sync, [*below, root, root.absolute().parent])
+    together(sync, [*below, root, root.absolute().parent])
 
 
 def _files(root: Path) -> list[Path]:
@@ -130,8 +130,8 @@ def _of_file(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _together(work: Callable[[Path], T], paths: Sequence[Path]) -> list[T]:
-    """`work` of each, in order; the first error is raised once all have ended."""
+def together(work: Callable[[Path], T], paths: Sequence[Path]) -> list[T]:
+    """`work` of each file at the same time; what it said, in their order. The first error is raised once all have ended."""
     if len(paths) < 2:
         return [work(path) for path in paths]
     with ThreadPoolExecutor(min(_AT_ONCE, len(paths)), "files") as threads:

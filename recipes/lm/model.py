@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from transformers.utils import logging as transformers_logging
 
 from gangflow.channel import Probe
-from gangflow.member.digest import digest
+from gangflow.member.digest import digest, together
 from gangflow.recipes.lm.problems import Problem
 
 transformers_logging.disable_progress_bar()
@@ -164,4 +164,7 @@ def fingerprint(folder: str | Path) -> str:
         raise ValueError(f"{folder} has no weights: no *.safetensors and no *.bin")
     if len(files) == 1:
         return digest(files[0])
-    return hashlib.sha256("".join(f"{file.name}\0{digest(file)}\n" for file in files).encode()).hexdigest()
+    found = together(digest, files)
+    return hashlib.sha256(
+        "".join(f"{file.name}\0{each}\n" for file, each in zip(files, found, strict=True)).encode()
+    ).hexdigest()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +168,18 @@ def test_a_full_disk_leaves_nothing_behind(tiny_model: Path, tmp_path: Path, mon
 def test_a_folder_without_weights_has_no_fingerprint(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no weights"):
         models.fingerprint(tmp_path)
+
+
+def test_the_files_of_a_fingerprint_are_read_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large model has many of them; what they are is said in the order of their names, whoever is read first."""
+    for name in "ba":
+        (tmp_path / f"{name}.safetensors").write_bytes(name.encode())
+    both, real = threading.Barrier(2), models.digest
+
+    def digest(file: Path) -> str:
+        both.wait(60)
+        return real(file)
+
+    monkeypatch.setattr(models, "digest", digest)
+    said = "".join(f"{name}.safetensors\0{hashlib.sha256(name.encode()).hexdigest()}\n" for name in "ab")
+    assert models.fingerprint(tmp_path) == hashlib.sha256(said.encode()).hexdigest()
