@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 
 from gangflow.channel import Probe
+from gangflow.integrations.torch import logprobs
 from gangflow.member.context import Context
 
 KEPT: Final = 2
@@ -40,7 +41,7 @@ class Publisher:
         if hasattr(model, "merge_adapter"):
             raise ValueError("an adapter (PEFT) is trained: engines are given whole weights, which this does not merge")
         # Where weights are sharded, both are collectives: every rank takes part.
-        probe = probe_of(trainer, tokens)
+        probe = probe_by(trainer, tokens)
         state = accelerator.get_state_dict(trainer.model_wrapped)
         if accelerator.is_main_process:
             if self._dtype is not None:
@@ -60,7 +61,7 @@ class Publisher:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def probe_of(trainer: Any, tokens: Sequence[int]) -> Probe | None:
+def probe_by(trainer: Any, tokens: Sequence[int]) -> Probe | None:
     """The trainer's log-probabilities of a text, as the engines must have them; None for a single token, which has none."""
     tokens = tuple(tokens)[:PROBED]
     if len(tokens) < 2:
@@ -69,11 +70,7 @@ def probe_of(trainer: Any, tokens: Sequence[int]) -> Probe | None:
     training = model.training
     model.eval()
     try:
-        # Not as it trains (perhaps in bfloat16): what the weights say, as exactly as they are.
-        with torch.no_grad():
-            ids = torch.tensor([tokens], device=trainer.accelerator.device)
-            logits = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, :-1]
+        # Not as it trains (perhaps with dropout): what the weights say, as exactly as they are.
+        return logprobs.probe_of(model, tokens, trainer.accelerator.device)
     finally:
         model.train(training)
-    logprobs = torch.log_softmax(logits.float(), dim=-1).gather(1, ids[0, 1:, None]).squeeze(1)
-    return Probe(tokens, tuple(logprobs.tolist()))

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from accelerate import init_empty_weights
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
-from gangflow.channel import Probe
+from gangflow.integrations.torch import logprobs
 from gangflow.member.digest import digest, together
 from gangflow.recipes.lm.problems import Problem
 
@@ -29,6 +29,10 @@ transformers_logging.disable_progress_bar()
 ANSWER_SO = "Give the final answer as <answer>...</answer>."
 """What a chat model is told about the form; `problems.final` reads it."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+token_logprobs = logprobs.token_logprobs
+probe_of = logprobs.probe_of
 
 
 def load(folder: str | Path, *, device: str = "cpu", dtype: str = "float32", checkpointing: bool = False) -> Any:
@@ -84,28 +88,6 @@ def stop_tokens(model: Any, tokenizer: Any) -> list[int]:
     if found is None:
         return []
     return [int(token) for token in found] if isinstance(found, list | tuple) else [int(found)]
-
-
-def token_logprobs(model: Any, tokens: Any, attention: Any, *, temperature: float = 1.0) -> Any:
-    """(n, t − 1) float32: of each token after those before it. `tokens` int64 and `attention` bool are (n, t).
-
-    At a temperature the policy is the scaled distribution: what is sampled from is what is trained. Where `attention` is False
-    the values mean nothing.
-    """
-    logits = model(input_ids=tokens, attention_mask=attention.long(), use_cache=False).logits[:, :-1].float()
-    if temperature != 1.0:
-        logits = logits / temperature
-    # Not the token's logit less the sum's logarithm: for likely tokens that is a small difference of large numbers.
-    return logits.log_softmax(-1).gather(2, tokens[:, 1:, None])[..., 0]
-
-
-def probe_of(model: Any, tokens: Sequence[int]) -> Probe:
-    """What the model says of a sequence (at least two tokens), for an engine to say the same."""
-    device = next(model.parameters()).device
-    row = torch.tensor([list(tokens)], device=device)
-    with torch.no_grad():
-        found = token_logprobs(model, row, torch.ones_like(row, dtype=torch.bool))
-    return Probe(tuple(int(token) for token in tokens), tuple(found[0].tolist()))
 
 
 def save_for_engines(

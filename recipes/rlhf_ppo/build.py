@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from gangflow.integrations.vllm.launch import VllmServer, find_vllm
+from gangflow.integrations.vllm.launch import RENDEZVOUS, VllmServer, find_vllm
 from gangflow.recipes.lm import claim, inputs
 from gangflow.recipes.rlhf_ppo import data
 from gangflow.recipes.rlhf_ppo.config import CLERK, COUNTER, VARIABLE, Config
@@ -42,8 +42,6 @@ __all__ = ["CKPT", "PLOT", "PORT", "PRESETS", "SERVED", "WRONG_POLICY", "Config"
 
 SERVED: Final = "policy"
 """The name under which the engines serve the model."""
-RENDEZVOUS: Final = "rendezvous"
-"""The port where ranks meet."""
 PLOT: Final = "gangflow.recipes.rlhf_ppo.plot"
 """Draws a picture of a run's metrics."""
 MAKER: Final = "gangflow.recipes.rlhf_ppo.clerk"

@@ -10,11 +10,10 @@ from typing import Any, Protocol
 
 import torch
 
-from gangflow.errors import GangflowError
 from gangflow.member.context import Context
 from gangflow.member.samples import PromptSamples
 from gangflow.recipes.lm.batch import Sequences, outputs, pack
-from gangflow.recipes.lm.drawing import drawn, sample_seed
+from gangflow.recipes.lm.drawing import drawn, sample_seed, sampled
 from gangflow.recipes.lm.drift import check_drift
 from gangflow.recipes.lm.problems import Problem, check_length
 from gangflow.recipes.rlhf_ppo.advantages import gae, sequence_kl, token_rewards, whiten
@@ -23,12 +22,6 @@ from gangflow.recipes.rlhf_ppo.data import Truth
 from gangflow.recipes.rlhf_ppo.texts import Texts
 
 Rows = Sequence[Sequence[int]]
-
-
-class NothingSampled(GangflowError):
-    """Every prompt of a step was skipped."""
-
-    code = "nothing_sampled"
 
 
 class Judging(Protocol):
@@ -222,7 +215,7 @@ class Sampler:
         groups = self._context.rollouts.generate(
             asked, samples, self.params, step=step, timeout_s=self._config.request_timeout / 1_000
         )
-        return self._read(groups, problems)
+        return self._read(sampled("what is only looked at" if step is None else f"step {step}", groups, problems))
 
     def qualities(self, made: Replies) -> list[float] | None:
         """The truth about each reply, where it is known; an unfinished one has none."""
@@ -247,15 +240,8 @@ class Sampler:
             "examples": examples,
         }
 
-    def _read(self, groups: Sequence[PromptSamples], problems: Sequence[Problem]) -> Replies:
-        kept = [
-            (problem, sample)
-            for group, problem in zip(groups, problems, strict=True)
-            if not group.skipped
-            for sample in group.samples
-        ]
-        if not kept:
-            raise NothingSampled(f"all {len(groups)} prompts were skipped; the last: {groups[-1].skipped}")
+    def _read(self, found: Sequence[tuple[Problem, PromptSamples]]) -> Replies:
+        kept = [(problem, sample) for problem, group in found for sample in group.samples]
         replies, logprobs = outputs([sample.output for _, sample in kept])
         return Replies(
             prompts=[self.tokens(problem) for problem, _ in kept],

@@ -90,7 +90,7 @@ def test_every_import_is_declared() -> None:
     assert not undeclared
 
 
-TRAINERS = ("recipes/lm", "recipes/grpo/lm", "recipes/rlhf_ppo", "integrations/trl")
+TRAINERS = ("recipes/lm", "recipes/grpo/lm", "recipes/rlhf_ppo", "integrations/torch", "integrations/trl")
 """Rooms whose programs may need the extra `rl`; what builds and configures their groups may not."""
 
 

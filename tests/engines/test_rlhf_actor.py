@@ -22,6 +22,7 @@ from gangflow.errors import SpecError
 from gangflow.member.failures import PolicyMismatch
 from gangflow.recipes.lm import model as models
 from gangflow.recipes.lm import reference
+from gangflow.recipes.lm.drawing import NothingSampled
 from gangflow.recipes.lm.problems import BadPrompt, Problem
 from gangflow.recipes.lm.ranks import Team
 from gangflow.recipes.rlhf_ppo import actor
@@ -33,7 +34,7 @@ from gangflow.recipes.rlhf_ppo.policy import PolicyLearner
 from gangflow.recipes.rlhf_ppo.preferences import RewardModel
 from gangflow.recipes.rlhf_ppo.reward import Scorer
 from gangflow.recipes.rlhf_ppo.scalar import Scalar
-from gangflow.recipes.rlhf_ppo.steps import NothingSampled, Sampler
+from gangflow.recipes.rlhf_ppo.steps import Sampler
 from gangflow.recipes.rlhf_ppo.texts import Texts
 from gangflow.recipes.rlhf_ppo.values import ValueLearner
 from gangflow.recipes.services.asking import ServiceFailed
@@ -426,6 +427,6 @@ def test_a_rollout_has_request_timeout_for_a_request(folder: Path) -> None:
     config = settings(request_timeout="7s", patience="90s")
     texts = Texts(models.tokenizer_of(folder))
     sampler = Sampler(config, context, unused, unused, texts, [texts.end], [], None)
-    with pytest.raises(NothingSampled, match="all 1 prompts were skipped; the last: too long"):
+    with pytest.raises(NothingSampled, match="step 3: all 1 prompts were skipped; the last: too long"):
         sampler.replies([Problem(0, "one", "", "one")], 1, 0, 3)
     assert limits == [7.0]

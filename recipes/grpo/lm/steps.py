@@ -9,22 +9,15 @@ from typing import Any
 
 import torch
 
-from gangflow.errors import GangflowError
 from gangflow.member.context import Context
 from gangflow.member.samples import PromptSamples
 from gangflow.recipes.grpo.lm.config import LmConfig
 from gangflow.recipes.grpo.lm.learner import Batch, advantages
 from gangflow.recipes.lm.batch import outputs, pack
-from gangflow.recipes.lm.drawing import drawn, sample_seed
+from gangflow.recipes.lm.drawing import drawn, sample_seed, sampled
 from gangflow.recipes.lm.judging import Judges
 from gangflow.recipes.lm.model import prompt_tokens
 from gangflow.recipes.lm.problems import Problem, check_length
-
-
-class NothingSampled(GangflowError):
-    """Every prompt of a step was skipped."""
-
-    code = "nothing_sampled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +109,13 @@ class Sampler:
 
     def judge(self, step: int, groups: Sequence[PromptSamples], problems: Sequence[Problem]) -> Judged:
         """Rewards, advantages and the reference's log-probabilities of what was sampled."""
-        kept = [(group, problem) for group, problem in zip(groups, problems, strict=True) if not group.skipped]
-        if not kept:
-            raise NothingSampled(f"step {step}: all {len(groups)} prompts were skipped; the last: {groups[-1].skipped}")
-        samples = [sample for group, _ in kept for sample in group.samples]
+        kept = sampled(f"step {step}", groups, problems)
+        samples = [sample for _, group in kept for sample in group.samples]
         made = [sample.output for sample in samples]
         answers, logprobs = outputs(made)
-        prompts = [self.tokens(problem) for group, problem in kept for _ in group.samples]
+        prompts = [self.tokens(problem) for problem, group in kept for _ in group.samples]
         verdicts = self._judges.verdicts(
-            [problem.number for group, problem in kept for _ in group.samples], [self.text(output) for output in made]
+            [problem.number for problem, group in kept for _ in group.samples], [self.text(output) for output in made]
         )
         reference = None
         if self._config.kl_weight:

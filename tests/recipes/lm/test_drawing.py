@@ -1,6 +1,11 @@
 """Which problems a step takes is a function of seed and position."""
 
-from gangflow.recipes.lm.drawing import drawn, sample_seed
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gangflow.recipes.lm.drawing import NothingSampled, drawn, sample_seed, sampled
 from gangflow.recipes.lm.problems import Problem
 
 PROBLEMS = [Problem(number, f"{number}=", str(number)) for number in range(10)]
@@ -27,3 +32,11 @@ def test_seeds_of_samples_are_apart_and_fit_an_engine() -> None:
     seeds = [sample_seed(seed, position) for seed in range(3) for position in range(100)]
     assert len(set(seeds)) == 300
     assert all(0 <= seed < 2**62 for seed in seeds)
+
+
+def test_what_was_skipped_is_left_out_and_nothing_at_all_is_an_error() -> None:
+    made: list[Any] = [SimpleNamespace(skipped="too long"), SimpleNamespace(skipped="")]
+    asked = [Problem(number, "a>", "a") for number in range(2)]
+    assert sampled("step 7", made, asked) == [(asked[1], made[1])]
+    with pytest.raises(NothingSampled, match="step 7: all 1 prompts were skipped; the last: too long"):
+        sampled("step 7", made[:1], asked[:1])
