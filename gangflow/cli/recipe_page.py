@@ -5,6 +5,7 @@ What a setting means is the docstring below its field, and the sections are comm
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -73,7 +74,9 @@ def _settings(config: BaseModel, width: int) -> Iterator[list[str]]:
     """A part for each section: its settings with the value that they have, the kind of value, and what they mean."""
     model = type(config)
     values, defaults, takes, texts = shown(config), shown(model()), kinds(model), said(model)
-    sections = dict.fromkeys(texts[name].section for name in values)
+    # What is a recipe's own comes before what it has in common with others.
+    own = [name for name in inspect.get_annotations(model) if name in values]
+    sections = dict.fromkeys(texts[name].section for name in (*own, *values))
     for section in sorted(sections, key=bool):  # Those of no section first; else as they stand there.
         lines = [f"Settings{f': {section}' if section else ''}"]
         for name in values:
