@@ -37,6 +37,12 @@ class Settings(Spec):
 
     device: Literal["cpu", "gpu"] = "cpu"
     """What everything that computes runs on; `gpu` asks for devices."""
+    model: Text
+    """The first policy: one that is made on the spot, or the absolute path of a model folder as the hosts see it."""
+    model_sha256: Text = ""
+    """With a path: its checksum, to copy it into the cache of each host and verify it; without, it is read in place."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the weights that engines and reference compute with."""
 
     # --- measuring and saving ----------------------------------------------------------------------------------------
     checkpoint_every: Count = 5

@@ -11,10 +11,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from gangflow.integrations.vllm.launch import RENDEZVOUS, VllmServer, find_vllm
-from gangflow.recipes.lm import claim, inputs
+from gangflow.integrations.vllm.launch import find_vllm
+from gangflow.recipes.lm import claim, inputs, members
+from gangflow.recipes.lm.members import SERVED
 from gangflow.recipes.rlhf_ppo import data
 from gangflow.recipes.rlhf_ppo.config import CLERK, COUNTER, VARIABLE, Config
 from gangflow.recipes.rlhf_ppo.presets import PRESETS
@@ -22,30 +23,26 @@ from gangflow.recipes.services.rules import (
     CKPT,
     PORT,
     WRONG_POLICY,
-    actor_rules,
     ms,
     ranked,
     reader_rules,
     restart,
-    rollout_rules,
     served,
     watched,
 )
 from gangflow.specs.claims import Claim
 from gangflow.specs.cluster import ClusterSpec, HostSpec
-from gangflow.specs.coordinator import RLCoordinator
 from gangflow.specs.faults import Fault
 from gangflow.specs.group import CoStartGroup
-from gangflow.specs.member import Job, Pack, ReplicaSet
+from gangflow.specs.member import ReplicaSet
 
 __all__ = ["CKPT", "PLOT", "PORT", "PRESETS", "SERVED", "WRONG_POLICY", "Config", "build", "cluster", "missing"]
 
-SERVED: Final = "policy"
-"""The name under which the engines serve the model."""
 PLOT: Final = "gangflow.recipes.rlhf_ppo.plot"
 """Draws a picture of a run's metrics."""
-MAKER: Final = "gangflow.recipes.rlhf_ppo.clerk"
-TASK: Final = "gangflow.recipes.rlhf_ppo.task"
+HERE: Final = "gangflow.recipes.rlhf_ppo"
+MAKER: Final = f"{HERE}.clerk"
+TASK: Final = f"{HERE}.task"
 """What the maker's model learns to say."""
 
 
@@ -54,66 +51,36 @@ def build(config: Config) -> CoStartGroup:
     return CoStartGroup(
         config.name,
         priority=config.priority,
-        environment={
-            VARIABLE: config.for_programs(),
-            "PYTHONUNBUFFERED": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-            "HF_HUB_OFFLINE": "1",
-            # Several processes share the machine: one thread each, or they take turns in waiting for each other.
-            **({"OMP_NUM_THREADS": "1"} if config.device == "cpu" else {}),
-        },
-        claims=[Claim(CKPT, provider="directory", retain=True), *_of_group(config)],
-        coordinator=RLCoordinator(
-            actor="actor",
-            rollout="rollout",
-            port=PORT,
-            engine="vllm",
-            min_rollouts=config.min_rollouts,
-            max_staleness=0,
-            probe_tolerance=config.probe_tolerance,
-            probe_mean_tolerance=config.probe_mean_tolerance,
-            quorum_timeout=ms(config.quorum_timeout),
-            hang_timeout=ms(config.hang_timeout),
-            no_progress_timeout=ms(config.no_progress_timeout),
-            sync_timeout=ms(config.sync_timeout),
-            unhealthy_timeout=ms(config.unhealthy_timeout),
-        ),
+        environment=members.environment(config),
+        claims=[Claim(CKPT, provider="directory", retain=True), *_model(config)],
+        coordinator=members.coordinator(config, max_staleness=0),
         # All are READY by then, the reward model among them: trained.
         barrier={"start_timeout": ms(config.start_timeout + config.reward_timeout)},
         members={
-            "actor": _actor(config),
+            "actor": members.actor(config, f"{HERE}.actor"),
             "critic": ReplicaSet(
-                _ranked(config, "critic", config.critic_procs),
+                ranked(config.python, f"{HERE}.critic", config.critic_procs),
                 replicas=1,
-                claims=_of_members(config),
-                resources=_resources(config.critic_cpu, config.critic_mem, _gpus(config, config.critic_procs)),
+                claims=members.of_members(config),
+                resources=members.resources(config, config.critic_cpu, config.critic_mem, config.critic_procs),
                 ready_timeout=ms(config.start_timeout),
                 on_failure=[restart(config.max_restarts, then="fail_group")],
                 live=watched(),
                 **served(),
             ),
-            "rollout": _rollout(config),
+            "rollout": members.rollout(config),
             "reward": ReplicaSet(
-                _ranked(config, "reward", config.reward_procs),
+                ranked(config.python, f"{HERE}.reward", config.reward_procs),
                 replicas=config.reward_replicas,
-                claims=_of_members(config),
-                resources=_resources(config.reward_cpu, config.reward_mem, _gpus(config, config.reward_procs)),
+                claims=members.of_members(config),
+                resources=members.resources(config, config.reward_cpu, config.reward_mem, config.reward_procs),
                 # READY means that the model is trained.
                 ready_timeout=ms(config.start_timeout + config.reward_timeout),
                 on_failure=reader_rules(config.max_restarts),
                 live=watched(),
                 **served(),
             ),
-            "ref": ReplicaSet(
-                [config.python, "-m", "gangflow.recipes.lm.reference", "--config", VARIABLE],
-                replicas=config.ref_replicas,
-                claims=_of_members(config),
-                resources=_resources(config.ref_cpu, config.ref_mem, _gpus(config, config.ref_gpus)),
-                ready_timeout=ms(config.start_timeout),
-                on_failure=[restart(config.max_restarts, then="fail_group")],
-                live=watched(),
-                **served(),
-            ),
+            "ref": members.reference(config, ["--config", VARIABLE]),
         },
     )
 
@@ -152,66 +119,5 @@ def missing(config: Config) -> list[Fault]:
     ]
 
 
-def _actor(config: Config) -> Job:
-    several = config.actor_tasks > 1
-    return Job(
-        _ranked(config, "actor", config.actor_procs, config.actor_tasks),
-        tasks=config.actor_tasks if several else None,
-        resources=_resources(config.actor_cpu, config.actor_mem, _gpus(config, config.actor_procs)),
-        ports=[RENDEZVOUS] if several else [],
-        pack=Pack(config.pack_actor) if config.pack_actor else None,
-        claims=_of_members(config),
-        termination_grace="15s",
-        on_failure=actor_rules(config.max_restarts),
-    )
-
-
-def _rollout(config: Config) -> ReplicaSet:
-    server = VllmServer(
-        model_claim=claim.MODEL,
-        served_name=SERVED,
-        device=config.device,
-        dtype=config.dtype,
-        tensor_parallel=config.tensor_parallel,
-        hosts=-(-config.tensor_parallel // config.gpus_per_host),
-        max_model_len=config.max_model_len,
-        gpu_memory_utilization=config.gpu_memory_utilization,
-        command=config.vllm,
-        extra_args=config.vllm_args,
-    )
-    return server.replica_set(
-        config.rollouts,
-        resources=_resources(config.rollout_cpu, config.rollout_mem),
-        min_replicas=config.min_rollouts,
-        max_replicas=config.max_rollouts,
-        claims=_of_members(config),
-        pack_slot=Pack(config.level, required=True) if config.level else None,
-        ready_timeout=ms(config.start_timeout),
-        on_failure=rollout_rules(config.max_restarts, config.min_rollouts, config.quorum_timeout),
-    )
-
-
-def _ranked(config: Config, program: str, procs: int, tasks: int = 1) -> list[str]:
-    return ranked(config.python, f"gangflow.recipes.rlhf_ppo.{program}", procs, tasks)
-
-
-def _of_group(config: Config) -> list[Claim]:
-    if config.model == CLERK:
-        return [claim.made(MAKER, config.python, TASK)]
-    return [] if config.model_sha256 else [claim.in_place(config.model)]
-
-
-def _of_members(config: Config) -> list[Claim]:
-    """What only those get who read it: it is copied to their hosts."""
-    return [claim.copied(config.model, config.model_sha256)] if config.model_sha256 else []
-
-
-def _gpus(config: Config, count: int) -> int:
-    return count if config.device == "gpu" else 0
-
-
-def _resources(cpu: int, mem: int, gpus: int = 0) -> dict[str, Any]:
-    wanted: dict[str, Any] = {"cpu": cpu / 1_000, "mem": mem}
-    if gpus:
-        wanted["gpus"] = gpus
-    return wanted
+def _model(config: Config) -> list[Claim]:
+    return [claim.made(MAKER, config.python, TASK)] if config.model == CLERK else members.of_group(config)

@@ -39,8 +39,6 @@ class Config(Settings):
     # --- models and data ---------------------------------------------------------------------------------------------
     model: Annotated[Text, Field(min_length=1)] = CLERK
     """The first policy, which is the reference, too: `clerk`, or the absolute path of a model folder as the hosts see it."""
-    model_sha256: Text = ""
-    """With a path: its checksum, to copy it into the cache of each host and verify it; without, it is read in place."""
     critic_model: Text = ""
     """Whose trunk the critic begins with (a path, read in place); empty: the first policy's."""
     reward_base: Text = ""
@@ -131,8 +129,6 @@ class Config(Settings):
     """How far a value may move in one step, in units of score."""
 
     # --- precision and memory ----------------------------------------------------------------------------------------
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the weights that engines and reference compute with."""
     checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, a third more time."""
     sharding: Literal["replicate", "full"] = "replicate"

@@ -12,38 +12,32 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from gangflow.integrations.vllm.launch import RENDEZVOUS, VllmServer, find_vllm
-from gangflow.recipes.grpo.lm.config import TINY, VARIABLE, LmConfig
+from gangflow.integrations.vllm.launch import find_vllm
+from gangflow.recipes.grpo.lm.config import TINY, LmConfig
 from gangflow.recipes.grpo.lm.presets import PRESETS
-from gangflow.recipes.lm import claim, inputs
+from gangflow.recipes.lm import claim, inputs, members
+from gangflow.recipes.lm.members import SERVED
 from gangflow.recipes.services.rules import (
     CKPT,
     PORT,
     WRONG_POLICY,
-    actor_rules,
     ms,
-    ranked,
     reader_rules,
-    restart,
-    rollout_rules,
     served,
     watched,
 )
 from gangflow.specs.claims import Claim
 from gangflow.specs.cluster import ClusterSpec, HostSpec
-from gangflow.specs.coordinator import RLCoordinator
 from gangflow.specs.faults import Fault
 from gangflow.specs.group import CoStartGroup
-from gangflow.specs.member import Job, Pack, ReplicaSet
+from gangflow.specs.member import Job, ReplicaSet
 
 __all__ = ["CKPT", "PLOT", "PORT", "PRESETS", "SERVED", "WRONG_POLICY", "Config", "build", "cluster", "missing"]
 
 Config = LmConfig
 
-SERVED: Final = "policy"
-"""The name under which the engines serve the model."""
 PLOT: Final = "gangflow.recipes.grpo.plot"
 """Draws a picture of a run's metrics."""
 MAKER: Final = "gangflow.recipes.lm.tiny"
@@ -51,59 +45,29 @@ MAKER: Final = "gangflow.recipes.lm.tiny"
 
 def build(config: LmConfig) -> CoStartGroup:
     """The co-start group of a configuration."""
-    members: dict[str, Job | ReplicaSet] = {
-        "actor": _actor(config),
-        "rollout": _rollout(config),
+    parts: dict[str, Job | ReplicaSet] = {
+        "actor": members.actor(config, f"gangflow.recipes.grpo.lm.{'trl_actor' if config.trainer == 'trl' else 'actor'}"),
+        # The trainer corrects for the distribution that was sampled from.
+        "rollout": members.rollout(config, "raw_logprobs" if config.temperature == 1 else "processed_logprobs"),
         "reward": ReplicaSet(
             [config.python, "-m", "gangflow.recipes.lm.verifier"],
             replicas=config.reward_replicas,
-            resources=_resources(config.reward_cpu, config.reward_mem),
+            resources=members.resources(config, config.reward_cpu, config.reward_mem),
             on_failure=reader_rules(config.max_restarts),
             live=watched(),
             **served(),
         ),
     }
     if config.kl_weight and config.trainer == "torch":
-        members["ref"] = ReplicaSet(
-            [config.python, "-m", "gangflow.recipes.lm.reference"],
-            replicas=config.ref_replicas,
-            claims=_of_members(config),
-            resources=_resources(config.ref_cpu, config.ref_mem, config.ref_gpus if config.device == "gpu" else 0),
-            ready_timeout=ms(config.start_timeout),
-            on_failure=[restart(config.max_restarts, then="fail_group")],
-            live=watched(),
-            **served(),
-        )
+        parts["ref"] = members.reference(config)
     return CoStartGroup(
         config.name,
         priority=config.priority,
-        environment={
-            VARIABLE: config.for_programs(),
-            "PYTHONUNBUFFERED": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-            "HF_HUB_OFFLINE": "1",
-            # Several processes share the machine: one thread each, or they take turns in waiting for each other.
-            **({"OMP_NUM_THREADS": "1"} if config.device == "cpu" else {}),
-        },
-        claims=[Claim(CKPT, provider="directory", retain=True), *_of_group(config)],
-        coordinator=RLCoordinator(
-            actor="actor",
-            rollout="rollout",
-            port=PORT,
-            engine="vllm",
-            pause=config.pause,
-            min_rollouts=config.min_rollouts,
-            max_staleness=config.max_staleness,
-            probe_tolerance=config.probe_tolerance,
-            probe_mean_tolerance=config.probe_mean_tolerance,
-            quorum_timeout=ms(config.quorum_timeout),
-            hang_timeout=ms(config.hang_timeout),
-            no_progress_timeout=ms(config.no_progress_timeout),
-            sync_timeout=ms(config.sync_timeout),
-            unhealthy_timeout=ms(config.unhealthy_timeout),
-        ),
+        environment=members.environment(config),
+        claims=[Claim(CKPT, provider="directory", retain=True), *_model(config)],
+        coordinator=members.coordinator(config, pause=config.pause, max_staleness=config.max_staleness),
         barrier={"start_timeout": ms(config.start_timeout)},
-        members=members,
+        members=parts,
     )
 
 
@@ -130,61 +94,5 @@ def missing(config: LmConfig) -> list[Fault]:
     ]
 
 
-def _actor(config: LmConfig) -> Job:
-    program = "trl_actor" if config.trainer == "trl" else "actor"
-    return Job(
-        ranked(config.python, f"gangflow.recipes.grpo.lm.{program}", config.actor_procs, config.actor_tasks),
-        tasks=config.actor_tasks if config.actor_tasks > 1 else None,
-        resources=_resources(config.actor_cpu, config.actor_mem, config.actor_procs if config.device == "gpu" else 0),
-        ports=[RENDEZVOUS] if config.ranks > 1 else [],
-        pack=Pack(config.pack_actor) if config.pack_actor else None,
-        claims=_of_members(config),
-        termination_grace="15s",
-        on_failure=actor_rules(config.max_restarts),
-    )
-
-
-def _rollout(config: LmConfig) -> ReplicaSet:
-    hosts = -(-config.tensor_parallel // config.gpus_per_host)
-    server = VllmServer(
-        model_claim=claim.MODEL,
-        served_name=SERVED,
-        device=config.device,
-        dtype=config.dtype,
-        tensor_parallel=config.tensor_parallel,
-        hosts=hosts,
-        max_model_len=config.max_model_len,
-        gpu_memory_utilization=config.gpu_memory_utilization,
-        # The trainer corrects for the distribution that was sampled from.
-        logprobs_mode="raw_logprobs" if config.temperature == 1 else "processed_logprobs",
-        command=config.vllm,
-        extra_args=config.vllm_args,
-    )
-    return server.replica_set(
-        config.rollouts,
-        resources=_resources(config.rollout_cpu, config.rollout_mem),
-        min_replicas=config.min_rollouts,
-        max_replicas=config.max_rollouts,
-        claims=_of_members(config),
-        pack_slot=Pack(config.level, required=True) if config.level else None,
-        ready_timeout=ms(config.start_timeout),
-        on_failure=rollout_rules(config.max_restarts, config.min_rollouts, config.quorum_timeout),
-    )
-
-
-def _of_group(config: LmConfig) -> list[Claim]:
-    if config.model == TINY:
-        return [claim.made(MAKER, config.python)]
-    return [] if config.model_sha256 else [claim.in_place(config.model)]
-
-
-def _of_members(config: LmConfig) -> list[Claim]:
-    """What only those get who read it: it is copied to their hosts."""
-    return [claim.copied(config.model, config.model_sha256)] if config.model_sha256 else []
-
-
-def _resources(cpu: int, mem: int, gpus: int = 0) -> dict[str, Any]:
-    wanted: dict[str, Any] = {"cpu": cpu / 1_000, "mem": mem}
-    if gpus:
-        wanted["gpus"] = gpus
-    return wanted
+def _model(config: LmConfig) -> list[Claim]:
+    return [claim.made(MAKER, config.python)] if config.model == TINY else members.of_group(config)

@@ -35,8 +35,6 @@ class LmConfig(Settings):
     # --- what is learned, of what ------------------------------------------------------------------------------------
     model: Annotated[Text, Field(min_length=1)] = TINY
     """The first policy: `tiny`, which is made on the spot, or the absolute path of a model folder as the hosts see it."""
-    model_sha256: Text = ""
-    """With a path: its checksum, to copy it into the cache of each host and verify it; without, it is read in place."""
     ref_model: Text = ""
     """The frozen policy of the KL term; empty: the first policy. A path like `model`, always read in place."""
     problems: Annotated[Text, Field(min_length=1)] = "spell_backward"
@@ -89,8 +87,6 @@ class LmConfig(Settings):
     """Of the k3 estimate of the KL divergence to `ref`; 0 asks no reference."""
     importance_cap: Annotated[float, Field(ge=1)] = 2.0
     """Largest factor by which a token is corrected for the policy that sampled it being an older one."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the weights that engines and reference compute with."""
     checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, a third more time."""
     sharding: Literal["replicate", "full"] = "replicate"
