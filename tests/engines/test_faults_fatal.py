@@ -21,6 +21,7 @@ def test_weights_that_nobody_can_load_fail_the_group_with_that_reason(tiny_model
         at = world.now()
         engines = {f"{name} {index}": process for index in (0, 1) for name, process in world.tree("rollout", index).items()}
         head, _ = world.spoil_next_weights()
+        broken = world.now()
         view = world.run.wait(timeout=240, check=False)
         assert (view.state, view.cause) == ("FAILED", "no_quorum")
         assert f"{head.path} has sha256" in view.message
@@ -33,5 +34,5 @@ def test_weights_that_nobody_can_load_fail_the_group_with_that_reason(tiny_model
         assert gone(engines)
         recoveries.note(
             "weights that stay broken", did="the group failed: no_quorum (here after 30s)", noticed_s=None,
-            back_s=(view.ended_ms - at.at_ms) / 1000, order=17,
+            back_s=(view.ended_ms - broken.at_ms) / 1000, order=17,
         )  # fmt: skip
