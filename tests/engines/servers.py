@@ -32,6 +32,8 @@ ENVIRONMENT = {
     "TORCHDYNAMO_DISABLE": "1",
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # As `VllmServer.on_cpu` has it: a worker within the engine core.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
 
 
@@ -59,7 +61,7 @@ class Server:
     popen: subprocess.Popen[bytes] | None = None
 
     def processes(self) -> dict[str, int]:
-        """What lives of it, by name: `server`, `VLLM::EngineCore`, `VLLM::Worker`, …"""
+        """What lives of it, by name: `server`, `VLLM::EngineCore`, …"""
         return {"server" if pid == self.pid else title: pid for pid, title in in_session(self.pid).items()}
 
     @property

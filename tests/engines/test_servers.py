@@ -27,7 +27,7 @@ def test_a_forked_server_answers_as_the_plain_command_does(engines: list[Server]
     assert expected["weight_versions"] == [{"version": "default", "start": 0, "end": 4}]
     for server in engines:
         assert generate(server.url, asked) == expected
-        assert {"server", "VLLM::EngineCore", "VLLM::Worker"} <= set(server.processes())
+        assert {"server", "VLLM::EngineCore"} <= set(server.processes())
 
 
 def test_one_that_was_killed_is_replaced_and_leaves_nothing(shared: Shared, engine: Server) -> None:

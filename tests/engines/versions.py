@@ -110,6 +110,13 @@ async def running(url: str, tokens: int) -> None:
         assert time.monotonic() < deadline
 
 
+async def all_running(url: str) -> None:
+    """Returns when all of `begun` have a place in the batch: what comes only after a pause would wait for its end."""
+    deadline = time.monotonic() + T
+    while (await scraped(url)).running < MANY:
+        assert time.monotonic() < deadline
+
+
 async def scraped(url: str) -> metrics.Metrics:
     http = AioHttp()
     try:
