@@ -8,11 +8,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from gangflow.recipes.grpo.task import BEST_REWARD
+
+Draw = Callable[[list[dict[str, Any]], Path, list[tuple[int, str]], str], None]
+"""Draws metrics into a file, with marks (step, label) and a title."""
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -77,9 +80,9 @@ def draw(metrics: Sequence[dict[str, Any]], out: Path, marks: Sequence[tuple[int
     pyplot.close(figure)
 
 
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def command_line(draw: Draw, about: str | None) -> None:
+    """The command line of a module that draws: its metrics, the picture, marks and a title."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("metrics", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--mark", action="append", default=[], metavar="STEP:LABEL")
@@ -92,6 +95,11 @@ def main() -> None:
         if missing.name != "matplotlib":
             raise
         sys.exit("matplotlib, which draws the picture, is not installed: pip install 'gangflow[plot]'")
+
+
+def main() -> None:
+    """The command line."""
+    command_line(draw, __doc__)
 
 
 if __name__ == "__main__":

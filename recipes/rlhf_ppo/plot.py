@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gangflow.recipes.grpo.plot import read_metrics
+from gangflow.recipes.grpo.plot import command_line
 
 REWARD, TRUTH, KL, MARK = "#1f5fa8", "#2e8b57", "#8a5a00", "#b22222"
 
@@ -101,19 +99,7 @@ def _dots(axes: Any, metrics: Sequence[dict[str, Any]], key: str, color: str, la
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("metrics", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--mark", action="append", default=[], metavar="STEP:LABEL")
-    parser.add_argument("--title", default="")
-    arguments = parser.parse_args()
-    marks = [(int(step), label) for step, _, label in (mark.partition(":") for mark in arguments.mark)]
-    try:
-        draw(read_metrics(arguments.metrics), arguments.out, marks, arguments.title)
-    except ModuleNotFoundError as missing:
-        if missing.name != "matplotlib":
-            raise
-        sys.exit("matplotlib, which draws the picture, is not installed: pip install 'gangflow[plot]'")
+    command_line(draw, __doc__)
 
 
 if __name__ == "__main__":
